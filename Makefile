@@ -1,0 +1,35 @@
+# Everything happens in .venv, which the first target that needs it makes.
+PYTHON ?= python3
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:
+	@echo "make demo   inspect a skip and a skipless model on embedded data"
+	@echo "make test   run the tests"
+	@echo "make lint   ruff and mypy"
+	@echo "make bench  run the benchmarks"
+
+# The stamp is written last: it stands only for an installation that went through.
+.venv/installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skipbench needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,dev]'
+	@touch $@
+
+demo: .venv/installed
+	$(BIN)/skipbench demo
+
+test: .venv/installed
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/installed
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf .venv demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,39 @@
+"""Dense-prediction evaluation of frozen vision transformers, with and without skip connections.
+
+    import skipbench
+
+    backbone = skipbench.load_backbone("checkpoint.pth")          # any DINO-like weights file
+    store = skipbench.extract(backbone, "photos/", layers="last")  # features on disk, resumable
+    tokens = store[0]["tokens_norm.11"]                            # (height, width, channels)
+
+Importing the package imports neither torch nor timm; the first use of a name below does.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Backbone": "skipbench.backbones.vit",
+    "Checkpoint": "skipbench.checkpoints",
+    "CheckpointFacts": "skipbench.records",
+    "FeatureSpec": "skipbench.records",
+    "SkipbenchError": "skipbench.errors",
+    "extract": "skipbench.pipeline",
+    "inspect": "skipbench.pipeline",
+    "load_backbone": "skipbench.pipeline",
+    "open_checkpoint": "skipbench.checkpoints",
+}
+
+__all__ = ["__version__", *sorted(_HOME)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'skipbench' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

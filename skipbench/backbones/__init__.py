@@ -1,0 +1,1 @@
+"""The frozen vision transformer, with and without residual connections."""

@@ -1,0 +1,162 @@
+"""Skip or skipless? Both variants load the same weights; only one of them works.
+
+Run without residuals, weights that were trained with them collapse: within a few blocks all tokens
+of an image become one vector. Run with residuals, weights made for skipless blocks blow up: one
+block's output is many times larger than the stream it is added to. So each variant is run on a
+few photographs and its tokens are looked at after every block.
+
+Effective rank alone would be fooled: what is left of collapsed tokens after centring is rounding
+noise, which has full rank. Hence the spread, the deviation over tokens relative to their norm.
+"""
+
+import torch
+
+from skipbench.backbones.vit import Backbone
+from skipbench.checkpoints import Checkpoint
+from skipbench.errors import NumbersError
+from skipbench.images import embedded_photographs
+from skipbench.records import BlockHealth, Residual, VariantHealth, Verdict
+
+GRID_HW = (12, 16)  # patches of the photographs: enough to see, cheap, and not square
+
+# Share of the spread that a block keeps, as the geometric mean over the first four blocks. Measured:
+# 0.17 or less for DINOv2 ViT-S and default-initialised ViTs run skipless, 0.57 or more for ViT-Ti
+# and ViT-S with the skipless initialisation (untrained, they collapse too, but slowly).
+EARLY_BLOCKS = 4
+LEAST_RETENTION = 0.33
+# Growth of the norm in one block. Measured: at most 4.2 in DINOv2 ViT-S, 13 or more in the first
+# block of skipless ViTs run with residuals.
+MOST_GROWTH = 8.0
+# Below this spread the features of the last block tell hardly anything apart.
+COLLAPSED_SPREAD = 0.01
+# Below this the deviation over tokens is float32 rounding.
+ROUNDING_SPREAD = 1e-5
+
+
+def spread(tokens: torch.Tensor) -> torch.Tensor:
+    """(images, tokens, channels) → (images,): RMS deviation over tokens / RMS norm, 0 to 1."""
+    tokens = tokens.double()
+    centred = tokens - tokens.mean(1, keepdim=True)
+    return (centred.square().sum((1, 2)) / tokens.square().sum((1, 2)).clamp_min(1e-300)).sqrt()
+
+
+def effective_rank(tokens: torch.Tensor) -> torch.Tensor:
+    """(images, tokens, channels) → (images,): exp of the entropy of the variance's directions."""
+    centred = tokens.double() - tokens.double().mean(1, keepdim=True)
+    gram = centred @ centred.mT if centred.shape[1] < centred.shape[2] else centred.mT @ centred
+    variance = torch.linalg.eigvalsh(gram).clamp_min(0)
+    share = variance / variance.sum(-1, keepdim=True).clamp_min(1e-300)
+    return torch.special.entr(share).sum(-1).exp()
+
+
+def attention_distance(
+    queries: torch.Tensor, keys: torch.Tensor, grid_hw: tuple[int, int], heads: int
+) -> float:
+    """Mean distance, in patches, from a patch to the patches it attends to.
+
+    queries, keys: (images, height, width, channels). Attention among patches only.
+    """
+    q, k = (x.flatten(1, 2).float().unflatten(-1, (heads, -1)) for x in (queries, keys))
+    logits = torch.einsum("nqhd,nkhd->nhqk", q, k) / q.shape[-1] ** 0.5
+    ys, xs = torch.meshgrid(*(torch.arange(float(n)) for n in grid_hw), indexing="ij")
+    places = torch.stack([ys.flatten(), xs.flatten()], 1).to(q.device)
+    return float((logits.softmax(-1) * torch.cdist(places, places)).sum(-1).mean())
+
+
+def look_at(backbone: Backbone, images: torch.Tensor) -> tuple[BlockHealth, ...]:
+    """The state of the tokens before the first block and after each one."""
+    with torch.inference_mode(), backbone.autocast():
+        embedded = backbone.embed(images.to(backbone.device))[:, 1 + backbone.facts.registers :]
+    rows = [_health(-1, embedded, None, None)]
+    try:
+        features = backbone(images, range(backbone.depth), ("tokens", "queries", "keys"))
+    except NumbersError:
+        return (*rows, *_look_until_it_fails(backbone, images, rows[0].norm))
+    grid_hw = backbone.grid_hw((images.shape[2], images.shape[3]))
+    for block in range(backbone.depth):
+        queries, keys, tokens = (
+            features.patches[block, name] for name in ("queries", "keys", "tokens")
+        )
+        distance = attention_distance(queries, keys, grid_hw, backbone.facts.heads)
+        rows.append(_health(block, tokens.flatten(1, 2), rows[-1].norm, distance))
+    return tuple(rows)
+
+
+def _look_until_it_fails(
+    backbone: Backbone, images: torch.Tensor, norm: float
+) -> list[BlockHealth]:
+    rows: list[BlockHealth] = []
+    with torch.inference_mode(), backbone.autocast():
+        x = backbone.embed(images.to(backbone.device))
+        for block, layer in enumerate(backbone.vit.blocks):
+            x = layer(x)
+            before = rows[-1].norm if rows else norm
+            rows.append(_health(block, x[:, 1 + backbone.facts.registers :], before, None))
+            if not rows[-1].finite:
+                break
+    return rows
+
+
+def _health(
+    block: int, tokens: torch.Tensor, norm_before: float | None, distance: float | None
+) -> BlockHealth:
+    finite = bool(torch.isfinite(tokens).all())
+    if not finite:
+        nan = float("nan")
+        return BlockHealth(block, nan, nan, nan, None, None, False)
+    norm = float(tokens.double().norm(dim=-1).mean())
+    # The median image: one flat picture must not decide for the model.
+    typical = float(spread(tokens).median())
+    rank = float(effective_rank(tokens).median()) if typical > ROUNDING_SPREAD else None
+    growth = norm / norm_before if norm_before else 1.0
+    return BlockHealth(block, norm, growth, typical, rank, distance, finite)
+
+
+def retention(blocks: tuple[BlockHealth, ...]) -> float:
+    """Share of the spread kept per block, over the first blocks. blocks[0] is the embedding."""
+    early = [b.spread for b in blocks[: EARLY_BLOCKS + 1] if b.finite]
+    if len(early) < 2:
+        return 0.0
+    return float((max(early[-1], 1e-7) / max(early[0], 1e-7)) ** (1 / (len(early) - 1)))
+
+
+def assess(residual: Residual, blocks: tuple[BlockHealth, ...]) -> VariantHealth:
+    """Is this the variant the weights were made for, and are its features of use?"""
+    against = []
+    kept = retention(blocks)
+    largest = max((b for b in blocks if b.finite), key=lambda b: b.growth)
+    broken = next((b for b in blocks if not b.finite), None)
+    if broken:
+        against.append(f"NaN or Inf arises in block {broken.block}")
+    elif kept < LEAST_RETENTION:
+        against.append(
+            f"tokens collapse onto one vector (each block keeps {kept:.0%} of their spread)"
+        )
+    if largest.growth > MOST_GROWTH:
+        against.append(f"the norm grows {largest.growth:.0f}-fold in block {largest.block}")
+    flat = next((b for b in blocks if b.finite and b.spread < COLLAPSED_SPREAD), None)
+    notes = [f"spread {flat.spread:.1g} after block {flat.block}: features collapse"] if flat else []
+    return VariantHealth(residual, blocks, kept, not against, tuple(against), tuple(notes))
+
+
+def judge(skip: VariantHealth, skipless: VariantHealth) -> Verdict:
+    """A clear winner is the one that nothing speaks against where something does for the other."""
+    if skip.plausible == skipless.plausible:
+        if skip.plausible:
+            reason = "nothing speaks against either variant"
+        else:
+            reason = "; ".join(f"run {v.residual}, {v.against[0]}" for v in (skip, skipless))
+        return Verdict(None, reason, skip, skipless)
+    winner, loser = (skip, skipless) if skip.plausible else (skipless, skip)
+    return Verdict(winner.residual, f"run {loser.residual}, {loser.against[0]}", skip, skipless)
+
+
+def examine(checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Verdict:
+    """Run both variants on the embedded photographs, in float32."""
+    patch = checkpoint.facts.patch
+    images = embedded_photographs((GRID_HW[0] * patch, GRID_HW[1] * patch))
+
+    def health(residual: Residual) -> VariantHealth:
+        return assess(residual, look_at(Backbone(checkpoint, residual, device), images))
+
+    return judge(health("skip"), health("skipless"))

@@ -1,0 +1,32 @@
+"""Which variant is run: what the user says, else what the file says, else what the weights show."""
+
+from dataclasses import dataclass
+
+from skipbench.errors import UnclearVariant
+from skipbench.records import CheckpointFacts, Residual, Verdict
+
+
+@dataclass(frozen=True)
+class Choice:
+    residual: Residual
+    source: str  # "--residual", the place in the file, or "health of the blocks"
+    warning: str | None = None  # set where the choice goes against a clear winner
+
+
+def choose_variant(facts: CheckpointFacts, asked: Residual | None, verdict: Verdict) -> Choice:
+    said = (asked, "--residual") if asked else (facts.residual, facts.sources.get("residual", ""))
+    residual, source = said
+    if residual is None:
+        if verdict.winner is None:
+            raise UnclearVariant(
+                f"{facts.name}: skip or skipless? The file does not say and the weights do not show "
+                f"it:\n{verdict.reason}.\nSay which with --residual skip or --residual skipless."
+            )
+        return Choice(verdict.winner, f"health of the blocks: {verdict.reason}")
+    if verdict.winner is None or verdict.winner == residual:
+        return Choice(residual, source)
+    warning = (
+        f"{facts.name} is run {residual.upper()} because of {source}, but its weights look "
+        f"{verdict.winner.upper()}: {verdict.reason}. The figures will be worthless if that is right."
+    )
+    return Choice(residual, source, warning)

@@ -1,0 +1,224 @@
+"""The vision transformer of every evaluation: timm's, frozen, with or without residuals.
+
+`Backbone` runs it once over a batch and gives what was asked of each block. Nothing is hooked:
+a block hands out its queries, keys and values itself, into a dictionary that the caller passes.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timm.layers import Mlp, SwiGLUPacked
+from timm.models.vision_transformer import Block, VisionTransformer
+
+from skipbench.backbones.positions import interpolate_positions
+from skipbench.checkpoints import Checkpoint
+from skipbench.errors import NumbersError, UsageError
+from skipbench.records import TENSORS, CheckpointFacts, PositionRule, Residual
+
+PROJECTIONS = ("queries", "keys", "values")
+Taps = dict[str, torch.Tensor]
+Column = tuple[int, str]  # block, tensor
+
+AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class SkipBlock(Block):  # type: ignore[misc]
+    def forward(self, x: torch.Tensor, taps: Taps | None = None) -> torch.Tensor:
+        x = x + self.ls1(attend(self.attn, self.norm1(x), taps))
+        return x + self.ls2(self.mlp(self.norm2(x)))
+
+
+class SkiplessBlock(Block):  # type: ignore[misc]
+    def forward(self, x: torch.Tensor, taps: Taps | None = None) -> torch.Tensor:
+        x = self.ls1(attend(self.attn, self.norm1(x), taps))
+        return self.ls2(self.mlp(self.norm2(x)))
+
+
+BLOCKS: dict[Residual, type[Block]] = {"skip": SkipBlock, "skipless": SkiplessBlock}
+
+
+def project(attn: Any, x: torch.Tensor, taps: Taps | None) -> torch.Tensor:
+    """(images, tokens, 3 · width): queries, keys and values, noted in `taps` where given."""
+    qkv: torch.Tensor = attn.qkv(x)
+    if taps is not None:
+        taps.update(zip(PROJECTIONS, qkv.chunk(3, dim=-1), strict=True))
+    return qkv
+
+
+def attend(attn: Any, x: torch.Tensor, taps: Taps | None) -> torch.Tensor:
+    """timm's attention (fused, no attention matrix), with the projections handed out."""
+    qkv = project(attn, x, taps).unflatten(-1, (3, attn.num_heads, -1))
+    q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (images, heads, tokens, head width) each
+    mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    out: torch.Tensor = attn.proj(mixed)
+    return out
+
+
+class ViT(VisionTransformer):  # type: ignore[misc]
+    """timm's VisionTransformer for any image size, positions by the weights' own rule.
+
+    The class token holds its position already, so `pos_embed` is the grid alone.
+    """
+
+    position_rule: PositionRule
+    position_grid_hw: tuple[int, int]
+
+    def _pos_embed(self, x: torch.Tensor) -> torch.Tensor:  # (images, height, width, channels)
+        grid_hw = (x.shape[1], x.shape[2])
+        positions = interpolate_positions(
+            self.pos_embed, self.position_grid_hw, grid_hw, self.position_rule
+        )
+        special = [self.cls_token] if self.reg_token is None else [self.cls_token, self.reg_token]
+        first = [token.expand(len(x), -1, -1) for token in special]
+        return torch.cat([*first, x.flatten(1, 2) + positions], dim=1)
+
+
+def make_vit(facts: CheckpointFacts, residual: Residual, qkv_bias: bool = True) -> ViT:
+    """The architecture that these facts describe, with timm's default initialisation."""
+    vit = ViT(
+        img_size=(facts.grid_hw[0] * facts.patch, facts.grid_hw[1] * facts.patch),
+        patch_size=facts.patch,
+        num_classes=0,
+        embed_dim=facts.width,
+        depth=facts.depth,
+        num_heads=facts.heads,
+        mlp_ratio=facts.mlp_width / facts.width,
+        qkv_bias=qkv_bias,
+        init_values=1.0 if facts.layer_scale else None,
+        no_embed_class=True,
+        reg_tokens=facts.registers,
+        dynamic_img_size=True,
+        norm_layer=partial(torch.nn.LayerNorm, eps=facts.norm_eps),
+        mlp_layer=SwiGLUPacked if facts.gated_mlp else Mlp,
+        block_fn=BLOCKS[residual],
+    )
+    vit.position_rule = facts.position_rule
+    vit.position_grid_hw = facts.grid_hw
+    return vit
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the blocks gave for one batch: for each (block, tensor), tokens by kind."""
+
+    patches: dict[Column, torch.Tensor]  # (images, height, width, channels)
+    class_token: dict[Column, torch.Tensor]  # (images, channels)
+    registers: dict[Column, torch.Tensor]  # (images, registers, channels)
+
+
+class Backbone:
+    """A checkpoint's weights in the architecture of one variant, frozen, on one device."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        residual: Residual,
+        device: torch.device | str = "cpu",
+        precision: str = "fp32",
+    ) -> None:
+        self.facts = checkpoint.facts
+        self.residual = residual
+        self.device = torch.device(device)
+        self.precision = precision
+        bias = "blocks.0.attn.qkv.bias" in checkpoint.state
+        with torch.device("meta"):  # no second copy of the weights, no time for random ones
+            vit = make_vit(checkpoint.facts, residual, qkv_bias=bias)
+        vit.load_state_dict(checkpoint.state, strict=True, assign=True)
+        self.vit = vit.to(self.device).eval().requires_grad_(False)
+
+    @property
+    def depth(self) -> int:
+        return self.facts.depth
+
+    def grid_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:
+        return size_hw[0] // self.facts.patch, size_hw[1] // self.facts.patch
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        dtype = AUTOCAST[self.precision]
+        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
+
+    @torch.inference_mode()
+    def __call__(
+        self,
+        images: torch.Tensor,  # (images, 3, height, width), normalised, in whole patches
+        blocks: Iterable[int] = (-1,),
+        tensors: Sequence[str] = ("tokens_norm",),
+    ) -> Features:
+        """One forward pass, as far as the last block needed. Block −1 is the last one."""
+        wanted = sorted({self._index(block) for block in blocks})
+        self._check_request(images, wanted, tensors)
+        images = images.to(self.device)
+        grid_hw = self.grid_hw((images.shape[2], images.shape[3]))
+        taken: dict[Column, torch.Tensor] = {}
+        with self.autocast():
+            x = self.embed(images)
+            for index, block in enumerate(self.vit.blocks[: wanted[-1] + 1]):
+                taps: Taps | None = {} if index in wanted else None
+                if index == wanted[-1] and set(tensors) <= set(PROJECTIONS):
+                    project(block.attn, block.norm1(x), taps)  # the rest of it is not needed
+                else:
+                    x = block(x, taps)
+                if taps is not None:
+                    taken |= self._take(index, x, taps, tensors)
+        if not all(bool(torch.isfinite(value).all()) for value in (x, *taken.values())):
+            raise NumbersError(self._first_failure(images))
+        return self._sort(taken, grid_hw)
+
+    def embed(self, images: torch.Tensor) -> torch.Tensor:
+        """Class, register and patch tokens before the first block."""
+        tokens: torch.Tensor = self.vit._pos_embed(self.vit.patch_embed(images))
+        return tokens
+
+    def _index(self, block: int) -> int:
+        if not -self.depth <= block < self.depth:
+            raise UsageError(f"block {block}: {self.facts.name} has {self.depth}, counted from 0")
+        return block % self.depth
+
+    def _check_request(
+        self, images: torch.Tensor, wanted: Sequence[int], tensors: Sequence[str]
+    ) -> None:
+        if not wanted or not tensors:
+            raise UsageError("no block or no tensor was asked for")
+        if unknown := set(tensors) - set(TENSORS):
+            raise UsageError(f"no tensor {sorted(unknown)[0]!r}; known: {', '.join(TENSORS)}")
+        height, width = images.shape[2:]
+        if height % self.facts.patch or width % self.facts.patch:
+            raise UsageError(
+                f"images of {height}×{width} are not whole patches of {self.facts.patch}"
+            )
+
+    def _take(
+        self, index: int, x: torch.Tensor, taps: Taps, tensors: Sequence[str]
+    ) -> dict[Column, torch.Tensor]:
+        given = {"tokens": lambda: x, "tokens_norm": lambda: self.vit.norm(x)}
+        return {(index, t): given[t]() if t in given else taps[t] for t in tensors}
+
+    def _sort(self, taken: dict[Column, torch.Tensor], grid_hw: tuple[int, int]) -> Features:
+        first = 1 + self.facts.registers
+        return Features(
+            {c: x[:, first:].unflatten(1, grid_hw) for c, x in taken.items()},
+            {c: x[:, 0] for c, x in taken.items()},
+            {c: x[:, 1:first] for c, x in taken.items()},
+        )
+
+    @torch.inference_mode()
+    def _first_failure(self, images: torch.Tensor) -> str:
+        """Run again, looking after every block, to name the first that went wrong."""
+        where = f"{self.facts.name} ({self.residual}, {self.precision})"
+        with self.autocast():
+            x = self.embed(images)
+            if not torch.isfinite(x).all():
+                return f"{where}: NaN or Inf already in the embedding of the patches"
+            for index, block in enumerate(self.vit.blocks):
+                taps: Taps = {}
+                x = block(x, taps)
+                for name, value in (*taps.items(), ("output", x)):
+                    if not torch.isfinite(value).all():
+                        kind = "NaN" if torch.isnan(value).any() else "Inf"
+                        return f"{where}: {kind} arises in block {index} ({name})"
+        return f"{where}: NaN or Inf arises in the final norm"

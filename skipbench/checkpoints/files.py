@@ -1,0 +1,313 @@
+"""Bytes on disk → the raw tree of a checkpoint. Nothing here knows what a vision transformer is.
+
+Pickles are read with `weights_only=True`, always: what they may construct is tensors, plain
+containers, `argparse.Namespace` and numpy scalars. There is no second, trusting attempt.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import struct
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from skipbench.errors import CheckpointError, did_you_mean, some_of
+
+WEIGHT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
+FOLDER_FILES = ("model.safetensors", "pytorch_model.bin")
+LARGEST_HEADER = 100_000_000  # safetensors' own limit
+# Globals that cannot be what a refused pickle was refused for.
+HARMLESS = (
+    r"torch(\.|$)|collections\.OrderedDict$|argparse\.Namespace$|_codecs\.encode$"
+    r"|numpy\.dtype$|numpy\.dtypes\.|numpy\._?core\.multiarray\.scalar$"
+)
+
+
+@dataclass(frozen=True)
+class RawFile:
+    """What the file holds before anybody has looked for a model in it."""
+
+    path: Path
+    tree: Any  # what was pickled, or the flat mapping of a safetensors file
+    metadata: Mapping[str, Any]  # config.json, or the header of a safetensors file
+    metadata_source: str
+    sha256: str
+    sha256_source: str = "the whole file"
+
+
+def read_file(path: Path) -> RawFile:
+    """Read a weights file, or the one in a folder with `config.json` beside it."""
+    if path.is_dir():
+        return _read_folder(path)
+    if not path.exists():
+        raise CheckpointError(_missing(path))
+    head = _first_bytes(path)
+    _refuse_what_is_no_checkpoint(path, head)
+    if _looks_like_safetensors(path, head):
+        tree, metadata = _read_safetensors(path)
+        return RawFile(path, tree, metadata, f"{path.name}: header", sha256_of(path))
+    return RawFile(path, _read_pickle(path, head), {}, path.name, sha256_of(path))
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_of_tensors(state: Mapping[str, Any]) -> str:
+    """A hash of names and values, for weights that come from no file of ours."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().contiguous().cpu()
+        digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _read_folder(folder: Path) -> RawFile:
+    weights = next((folder / f for f in FOLDER_FILES if (folder / f).exists()), None)
+    if weights is None:
+        there = some_of(sorted(p.name for p in folder.iterdir()))
+        raise CheckpointError(
+            f"{folder} is a folder without {' or '.join(FOLDER_FILES)} (it has: {there or 'nothing'}).\n"
+            "Give the weights file itself, or a folder as the Hugging Face hub lays it out."
+        )
+    raw = read_file(weights)
+    config = folder / "config.json"
+    if not config.exists():
+        return raw
+    try:
+        metadata = json.loads(config.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"{config}: not readable as JSON ({error})") from None
+    if not isinstance(metadata, dict):
+        raise CheckpointError(f"{config}: a JSON object was expected")
+    return RawFile(weights, raw.tree, {**raw.metadata, **metadata}, "config.json", raw.sha256)
+
+
+def _missing(path: Path) -> str:
+    message = f"no checkpoint at {path}."
+    if not path.parent.is_dir():
+        return f"{message} The folder {path.parent} does not exist either."
+    there = sorted(p.name for p in path.parent.iterdir() if p.suffix in WEIGHT_SUFFIXES)
+    if not there:
+        return f"{message} No weights file lies in {path.parent}."
+    return f"{message}{did_you_mean(path.name, there)}\nIn that folder: {some_of(there)}"
+
+
+def _first_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(512)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _refuse_what_is_no_checkpoint(path: Path, head: bytes) -> None:
+    size = path.stat().st_size
+    if size == 0:
+        raise CheckpointError(f"{path} is empty (0 bytes). Download or copy it again.")
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if text.startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
+        raise CheckpointError(
+            f"{path} is a web page ({size:,} bytes), not weights: the download gave an error or\n"
+            "login page. Open the address in a browser, and fetch the file behind it."
+        )
+    if text.startswith(b"version https://git-lfs"):
+        raise CheckpointError(
+            f"{path} is a Git LFS pointer ({size:,} bytes), not the weights themselves.\n"
+            "Run `git lfs pull` in that repository."
+        )
+    if head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf")):
+        raise CheckpointError(f"{path} is a compressed archive. Unpack it and give the file inside.")
+
+
+# --- safetensors -----------------------------------------------------------------------------
+
+
+def _looks_like_safetensors(path: Path, head: bytes) -> bool:
+    return path.suffix == ".safetensors" or (len(head) > 9 and head[8:9] == b"{")
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    from safetensors import SafetensorError, safe_open
+
+    _check_safetensors_length(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, dict(file.metadata() or {})
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
+
+
+def _check_safetensors_length(path: Path) -> None:
+    """The header says how long the file must be: an early end is told with both sizes."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        first = file.read(8)
+        length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+        if not 2 <= length <= LARGEST_HEADER:
+            raise CheckpointError(
+                f"{path} is no safetensors file: its header would be {length:,} bytes long,\n"
+                f"the file has {size:,}."
+            )
+        header = file.read(length)
+    try:
+        entries = json.loads(header)
+        ends = [e["data_offsets"][1] for name, e in entries.items() if name != "__metadata__"]
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+        ends = None
+    if len(header) < length:
+        raise CheckpointError(
+            f"{path} is cut off inside its header: {size:,} bytes there, "
+            f"{8 + length:,} needed for the header alone."
+        )
+    if ends is None:
+        raise CheckpointError(f"{path}: the safetensors header is damaged")
+    needed = 8 + length + max(ends, default=0)
+    if size < needed:
+        raise CheckpointError(
+            f"{path} is cut off: {size:,} of {needed:,} bytes. Download or copy it again."
+        )
+
+
+# --- pickles ---------------------------------------------------------------------------------
+
+
+def _read_pickle(path: Path, head: bytes) -> Any:
+    import torch
+
+    is_zip = head.startswith(b"PK")
+    if is_zip:
+        _check_zip(path)
+    try:
+        with _allowed_globals(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols: an error follows, ours
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip or None)
+    except Exception as error:  # torch.load raises about everything
+        raise _pickle_error(path, error) from None
+
+
+def _check_zip(path: Path) -> None:
+    size = path.stat().st_size
+    try:
+        names = zipfile.ZipFile(path).namelist()
+    except (zipfile.BadZipFile, OSError, ValueError):
+        raise CheckpointError(
+            f"{path} is cut off or damaged: {size:,} bytes there, without the table of contents\n"
+            "that stands at the end of a whole file. Download or copy it again."
+        ) from None
+    if any(re.search(r"(^|/)(code/|constants\.pkl$)", name) for name in names):
+        raise CheckpointError(
+            f"{path} is a TorchScript archive (code with weights), which is not opened here.\n"
+            "Save its state_dict() with torch.save instead."
+        )
+    if not any(name.endswith("data.pkl") for name in names):
+        raise CheckpointError(
+            f"{path} is a zip archive without PyTorch weights in it (it has: {some_of(names)})."
+        )
+
+
+def _pickle_error(path: Path, error: Exception) -> CheckpointError:
+    """Why torch would not read it, in our words: torch's own advice is to retry unsafely."""
+    size = path.stat().st_size
+    seen = _scan_pickle(path)
+    forbidden = [name for name in seen.names if not re.match(HARMLESS, name)]
+    if forbidden:
+        return CheckpointError(
+            f"{path} was not opened: it asks for `{forbidden[0]}`, which is not weights, and\n"
+            "unpickling it could run code. If you trust it, save its bare state dict and give that."
+        )
+    early_end = re.search(r"unexpected (EOF|pos)|corrupted", str(error), re.IGNORECASE)
+    if early_end or not seen.whole or isinstance(error, EOFError):
+        return CheckpointError(
+            f"{path} is cut off or damaged: it ends after {size:,} bytes, in the middle of its\n"
+            "data. Download or copy it again."
+        )
+    if seen.protocol > 2:
+        return CheckpointError(
+            f"{path} is pickled with protocol {seen.protocol}, which cannot be read safely.\n"
+            "Save it again with torch.save as it is by default (protocol 2), or as safetensors."
+        )
+    why = str(error).strip().split("\n")[0][:120]
+    return CheckpointError(f"{path} ({size:,} bytes) cannot be read as weights: {why}")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    names: tuple[str, ...]  # globals the pickle asks for, in order
+    protocol: int
+    whole: bool  # every pickle in the file has its end
+
+
+def _scan_pickle(path: Path) -> _Seen:
+    """Read a pickle's opcodes without running any of them."""
+    import pickletools
+
+    names: list[str] = []
+    protocol, whole = 0, False
+    with _pickle_stream(path) as stream:
+        # A legacy file holds four pickles (magic, protocol, system, object) before the tensors.
+        for _ in range(4):
+            if not stream.read(1):
+                break
+            stream.seek(-1, 1)
+            strings: list[str] = []
+            whole = False
+            try:
+                for opcode, argument, _position in pickletools.genops(stream):
+                    if opcode.name == "PROTO":
+                        protocol = max(protocol, int(argument or 0))
+                    elif opcode.name in ("GLOBAL", "INST"):
+                        names.append(str(argument).replace(" ", "."))
+                    elif opcode.name == "STACK_GLOBAL":
+                        names.append(".".join(strings[-2:]))
+                    elif isinstance(argument, str):
+                        strings.append(argument)
+                    whole = opcode.name == "STOP"
+            except Exception:  # damaged or malicious bytes may be anything
+                break
+    return _Seen(tuple(names), protocol, whole)
+
+
+@contextmanager
+def _pickle_stream(path: Path) -> Iterator[IO[bytes]]:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            name = next(n for n in archive.namelist() if n.endswith("data.pkl"))
+            with archive.open(name) as stream:
+                yield stream
+    else:
+        with path.open("rb") as stream:
+            yield stream
+
+
+@contextmanager
+def _allowed_globals() -> Iterator[None]:
+    """DINO's own training checkpoints hold their arguments, and numpy scalars among them."""
+    import _codecs
+
+    import numpy as np
+    import torch
+
+    scalar = np._core.multiarray.scalar  # type: ignore[attr-defined]
+    dtypes = [type(np.dtype(kind)) for kind in "?bBhHiIlLqQefdg"]
+    allowed: list[Any] = [
+        argparse.Namespace,
+        np.dtype,
+        *dtypes,
+        (scalar, "numpy.core.multiarray.scalar"),
+        (scalar, "numpy._core.multiarray.scalar"),
+        (_codecs.encode, "_codecs.encode"),  # how pickle 2 spells the bytes of a scalar
+    ]
+    with torch.serialization.safe_globals(allowed):
+        yield

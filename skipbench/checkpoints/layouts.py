@@ -1,0 +1,250 @@
+"""Where the backbone's tensors stand in a checkpoint, and what they are called.
+
+A checkpoint nests dictionaries (`teacher`, `state_dict`, …) and prefixes keys (`module.backbone.`).
+Every vision transformer has a patch embedding, so that key is the anchor: what stands before it
+is the prefix, which is removed at the start of keys and nowhere else. What then is no part of a
+backbone must be a known head or the other branch of self-distillation; the rest is an error.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from skipbench.errors import CheckpointError, some_of
+
+ANCHORS = ("patch_embed.proj.weight", "embeddings.patch_embeddings.projection.weight")
+PREFIX_WORDS = frozenset(
+    "module model state_dict model_state_dict state model_ema state_dict_ema ema backbone encoder "
+    "base_encoder momentum_encoder online_encoder target_encoder context_encoder student teacher "
+    "vit deit dinov2 dinov2_with_registers trunk net network base_model feature_extractor visual "
+    "student_model teacher_model _orig_mod _fsdp_wrapped_module _forward_module".split()
+)
+TEACHER_WORDS = frozenset(
+    "teacher teacher_model momentum_encoder target_encoder model_ema state_dict_ema ema".split()
+)
+STUDENT_WORDS = frozenset("student student_model base_encoder online_encoder context_encoder".split())
+# First word of what stands beside a backbone and is not needed for its features.
+HEAD_WORDS = frozenset(
+    "head heads head_dist fc fc_norm dino_head ibot_head projector projection_head predictor "
+    "prototypes classifier pooler pre_logits dino_loss ibot_loss center queue queue_ptr "
+    "logit_scale".split()
+)
+UNUSED_WORDS = frozenset({"mask_token", "masked_embed"})
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One backbone in a checkpoint: the dictionary it is in, and the prefix of its keys there."""
+
+    path: tuple[str, ...]
+    prefix: str
+    state: Mapping[str, Any]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return (*self.path, *self.prefix.split(".")[:-1])
+
+    @property
+    def role(self) -> str | None:
+        if TEACHER_WORDS.intersection(self.words):
+            return "teacher"
+        return "student" if STUDENT_WORDS.intersection(self.words) else None
+
+    @property
+    def rank(self) -> int:
+        """Which is taken when nobody chooses: DINO's teacher, MoCo's base encoder."""
+        if "teacher" in self.words or "teacher_model" in self.words:
+            return 0
+        if self.role is None or "base_encoder" in self.words:
+            return 1
+        return 2 if self.role == "student" else 3
+
+    def __str__(self) -> str:
+        return ".".join(self.words) or "the top level"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A backbone's tensors under timm's names, and how they were found."""
+
+    state: dict[str, torch.Tensor]
+    branch: Branch
+    others: tuple[Branch, ...]
+    dropped: dict[str, int]
+    original_keys: frozenset[str]  # below the prefix: what layouts are told apart by
+
+
+def find_backbone(tree: Any, weights: str | None, name: str) -> Found:
+    branches = list(_branches(tree, ()))
+    if not branches:
+        raise CheckpointError(_nothing_found(tree, name))
+    branch = _choose(branches, weights, name)
+    others = tuple(b for b in branches if b is not branch)
+    own, beside, unknown = _sort_keys(branch)
+    if unknown:
+        raise CheckpointError(
+            f"{name}: {len(unknown)} keys beside the backbone are no known head:\n"
+            f"{some_of(unknown)}"
+        )
+    original_keys = frozenset(own)
+    kept = {key: value for key, value in own.items() if not _is_beside(key)}
+    beside.update(_head_name(key) for key in own if _is_beside(key))
+    return Found(rename(kept), branch, others, dict(sorted(beside.items())), original_keys)
+
+
+def _branches(tree: Any, path: tuple[str, ...]) -> Iterator[Branch]:
+    if not isinstance(tree, Mapping):
+        return
+    for key, value in tree.items():
+        if not isinstance(key, str):
+            continue
+        if isinstance(value, Mapping):
+            yield from _branches(value, (*path, key))
+        elif isinstance(value, torch.Tensor):
+            for anchor in ANCHORS:
+                if key == anchor or key.endswith("." + anchor):
+                    branch = Branch(path, key.removesuffix(anchor), tree)
+                    if PREFIX_WORDS.issuperset(branch.words):
+                        yield branch
+
+
+def _choose(branches: list[Branch], weights: str | None, name: str) -> Branch:
+    if weights is not None:
+        fitting = [b for b in branches if b.role == weights]
+        if not fitting:
+            raise CheckpointError(
+                f"{name} has no {weights}; it has: {', '.join(str(b) for b in branches)}"
+            )
+        branches = fitting
+    best = min(b.rank for b in branches)
+    first = [b for b in branches if b.rank == best]
+    if len(first) > 1:
+        raise CheckpointError(
+            f"{name} holds several models of the same standing: {', '.join(map(str, first))}.\n"
+            "Choose with --weights teacher|student, or save the one that is meant."
+        )
+    return first[0]
+
+
+def _sort_keys(branch: Branch) -> tuple[dict[str, torch.Tensor], Counter[str], list[str]]:
+    """The branch's own keys without prefix, a count of known others, and the unknown ones."""
+    own: dict[str, torch.Tensor] = {}
+    beside: Counter[str] = Counter()
+    unknown: list[str] = []
+    for key, value in branch.state.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        if key.startswith(branch.prefix):
+            own[key.removeprefix(branch.prefix)] = value
+            continue
+        words = key.split(".")
+        leading = [w for w in words[:-1] if w in PREFIX_WORDS]
+        if any(w in TEACHER_WORDS | STUDENT_WORDS and w not in branch.words for w in leading):
+            beside["other branch"] += 1
+        elif _is_beside(".".join(_without_prefix(words))):
+            beside[_head_name(".".join(_without_prefix(words)))] += 1
+        else:
+            unknown.append(key)
+    return own, beside, unknown
+
+
+def _without_prefix(words: list[str]) -> list[str]:
+    start = next((i for i, w in enumerate(words) if w not in PREFIX_WORDS), len(words) - 1)
+    return words[start:]
+
+
+def _is_beside(key: str) -> bool:
+    first = key.split(".")[0]
+    return first in HEAD_WORDS or first in UNUSED_WORDS or first.startswith("decoder_") or (
+        key == "embeddings.mask_token"
+    )
+
+
+def _head_name(key: str) -> str:
+    first = key.split(".")[0]
+    if key == "embeddings.mask_token":
+        return "mask_token"
+    return "decoder" if first.startswith("decoder_") else first
+
+
+def _nothing_found(tree: Any, name: str) -> str:
+    if not isinstance(tree, Mapping):
+        return f"{name} holds a {type(tree).__name__}, not a dictionary of weights."
+    keys = sorted(_tensor_keys(tree, ""))
+    if not keys:
+        return f"{name} holds no tensors (top level: {some_of(map(str, tree))})."
+    return (
+        f"{name}: no vision transformer found among its {len(keys)} tensors (none is named\n"
+        f"patch_embed.proj.weight behind a known prefix). It has: {some_of(keys)}"
+    )
+
+
+def _tensor_keys(tree: Mapping[Any, Any], prefix: str) -> Iterator[str]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _tensor_keys(value, f"{prefix}{key}.")
+        elif isinstance(value, torch.Tensor):
+            yield f"{prefix}{key}"
+
+
+# --- names -----------------------------------------------------------------------------------
+
+# Other names for the same tensor, at the start of a key or within a block.
+RENAMES = (
+    (r"^blocks\.\d+\.(\d+)\.", r"blocks.\1."),  # DINOv2 trains blocks in chunks: chunk.block
+    (r"^register_tokens$", "reg_token"),  # DINOv2
+    (r"^(blocks\.\d+)\.gamma_([12])$", r"\1.ls\2.gamma"),  # iBOT and DeiT III
+    (r"^(blocks\.\d+\.mlp)\.w12\.", r"\1.fc1."),  # DINOv2's gated MLP
+    (r"^(blocks\.\d+\.mlp)\.w3\.", r"\1.fc2."),
+)
+# transformers' ViTModel, Dinov2Model and Dinov2WithRegistersModel
+TRANSFORMERS = (
+    (r"^embeddings\.patch_embeddings\.projection\.", "patch_embed.proj."),
+    (r"^embeddings\.position_embeddings$", "pos_embed"),
+    (r"^embeddings\.cls_token$", "cls_token"),
+    (r"^embeddings\.register_tokens$", "reg_token"),
+    (r"^layernorm\.", "norm."),
+    (r"^encoder\.layer\.(\d+)\.", r"blocks.\1."),
+    (r"^(blocks\.\d+)\.attention\.output\.dense\.", r"\1.attn.proj."),
+    (r"^(blocks\.\d+)\.layernorm_before\.", r"\1.norm1."),
+    (r"^(blocks\.\d+)\.layernorm_after\.", r"\1.norm2."),
+    (r"^(blocks\.\d+)\.intermediate\.dense\.", r"\1.mlp.fc1."),
+    (r"^(blocks\.\d+)\.output\.dense\.", r"\1.mlp.fc2."),
+    (r"^(blocks\.\d+)\.layer_scale([12])\.lambda1$", r"\1.ls\2.gamma"),
+    (r"^(blocks\.\d+\.mlp)\.weights_in\.", r"\1.fc1."),
+    (r"^(blocks\.\d+\.mlp)\.weights_out\.", r"\1.fc2."),
+)
+SPLIT_QKV = re.compile(r"^(blocks\.\d+)\.attention\.attention\.(query|key|value)\.(weight|bias)$")
+
+
+def rename(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Every known spelling → timm's."""
+    rules = TRANSFORMERS if ANCHORS[1] in state else RENAMES
+    renamed: dict[str, torch.Tensor] = {}
+    for key, value in state.items():
+        new = key
+        for pattern, replacement in rules:
+            new = re.sub(pattern, replacement, new)
+        if new in renamed:
+            raise CheckpointError(f"two tensors are both {new} (one was called {key})")
+        renamed[new] = value
+    return _join_qkv(renamed)
+
+
+def _join_qkv(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    parts: dict[str, dict[str, torch.Tensor]] = {}
+    joined: dict[str, torch.Tensor] = {}
+    for key, value in state.items():
+        if match := SPLIT_QKV.match(key):
+            parts.setdefault(f"{match[1]}.attn.qkv.{match[3]}", {})[match[2]] = value
+        else:
+            joined[key] = value
+    for key, three in parts.items():
+        if missing := {"query", "key", "value"} - three.keys():
+            raise CheckpointError(f"{key}: the {' and '.join(sorted(missing))} part is missing")
+        joined[key] = torch.cat([three["query"], three["key"], three["value"]])
+    return joined

@@ -1,0 +1,168 @@
+"""A backbone's shape, read off its tensors; every tensor accounted for, none too few or too many.
+
+The state dict that leaves here is canonical: float32, class token with its position already added,
+`pos_embed` holding the grid alone. One layout, whatever the file's was.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+import torch
+
+from skipbench.errors import CheckpointError, NumbersError, some_of
+
+State = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Shape:
+    width: int
+    depth: int
+    patch: int
+    mlp_width: int
+    gated_mlp: bool
+    registers: int
+    layer_scale: bool
+    grid_hw: tuple[int, int]
+
+
+def canonical(state: State, grid_hw: tuple[int, int] | None, name: str) -> tuple[State, Shape]:
+    shape = _read_shape(state, grid_hw, name)
+    state = _fold_positions(state, shape, name)
+    wanted = expected_shapes(shape, qkv_bias=any(k.endswith("attn.qkv.bias") for k in state))
+    _match(state, wanted, name)
+    plain = {key: state[key].detach().float().contiguous().clone() for key in wanted}
+    refuse_non_finite(plain, name)
+    return plain, shape
+
+
+def expected_shapes(shape: Shape, qkv_bias: bool = True) -> dict[str, tuple[int, ...]]:
+    """Every tensor of the backbone, in the order data flows through them."""
+    d, hidden = shape.width, shape.mlp_width
+    wanted: dict[str, tuple[int, ...]] = {
+        "cls_token": (1, 1, d),
+        "pos_embed": (1, shape.grid_hw[0] * shape.grid_hw[1], d),
+        "patch_embed.proj.weight": (d, 3, shape.patch, shape.patch),
+        "patch_embed.proj.bias": (d,),
+    }
+    if shape.registers:
+        wanted["reg_token"] = (1, shape.registers, d)
+    inner = hidden // 2 if shape.gated_mlp else hidden
+    block: dict[str, tuple[int, ...]] = {
+        "norm1.weight": (d,),
+        "norm1.bias": (d,),
+        "attn.qkv.weight": (3 * d, d),
+        "attn.qkv.bias": (3 * d,),
+        "attn.proj.weight": (d, d),
+        "attn.proj.bias": (d,),
+        "ls1.gamma": (d,),
+        "norm2.weight": (d,),
+        "norm2.bias": (d,),
+        "mlp.fc1.weight": (hidden, d),
+        "mlp.fc1.bias": (hidden,),
+        "mlp.fc2.weight": (d, inner),
+        "mlp.fc2.bias": (d,),
+        "ls2.gamma": (d,),
+    }
+    if not shape.layer_scale:
+        del block["ls1.gamma"], block["ls2.gamma"]
+    if not qkv_bias:
+        del block["attn.qkv.bias"]
+    for index in range(shape.depth):
+        wanted.update({f"blocks.{index}.{key}": size for key, size in block.items()})
+    return wanted | {"norm.weight": (d,), "norm.bias": (d,)}
+
+
+def _read_shape(state: State, grid_hw: tuple[int, int] | None, name: str) -> Shape:
+    kernel = state["patch_embed.proj.weight"]
+    if kernel.ndim != 4 or kernel.shape[1] != 3 or kernel.shape[2] != kernel.shape[3]:
+        raise CheckpointError(
+            f"{name}: the patch embedding has the shape {tuple(kernel.shape)}; "
+            "(width, 3, patch, patch) was expected"
+        )
+    indices = {int(m[1]) for key in state if (m := re.match(r"blocks\.(\d+)\.", key))}
+    hidden = [v.shape[0] for k, v in state.items() if re.match(r"blocks\.\d+\.mlp\.fc1\.weight", k)]
+    inner = [v.shape[1] for k, v in state.items() if re.match(r"blocks\.\d+\.mlp\.fc2\.weight", k)]
+    if not indices or not hidden or not inner:
+        raise CheckpointError(f"{name}: no transformer blocks in it; keys: {some_of(sorted(state))}")
+    return Shape(
+        width=kernel.shape[0],
+        depth=max(indices) + 1,
+        patch=kernel.shape[2],
+        mlp_width=hidden[0],
+        gated_mlp=hidden[0] == 2 * inner[0],
+        registers=state["reg_token"].shape[1] if "reg_token" in state else 0,
+        layer_scale=any(key.endswith("ls1.gamma") for key in state),
+        grid_hw=grid_hw or _square_grid(state, name),
+    )
+
+
+def _square_grid(state: State, name: str) -> tuple[int, int]:
+    if "pos_embed" not in state:
+        raise CheckpointError(f"{name}: pos_embed is missing (rotary positions are not supported)")
+    entries = state["pos_embed"].shape[1] if state["pos_embed"].ndim == 3 else 0
+    for prefix in (1, 0, 2):  # with the class token, without it, with a distillation token too
+        side = math.isqrt(max(entries - prefix, 0))
+        if side > 0 and side * side + prefix == entries:
+            return side, side
+    raise CheckpointError(
+        f"{name}: its position embedding, {tuple(state['pos_embed'].shape)}, is no square grid, and\n"
+        "no img_size in its metadata says which grid it is"
+    )
+
+
+def _fold_positions(state: State, shape: Shape, name: str) -> State:
+    """Add the class token's position to the class token, and leave the grid alone in `pos_embed`.
+
+    DeiT's distillation token becomes a register: to the patches it is one.
+    """
+    state = dict(state)
+    if "pos_embed" not in state or "cls_token" not in state:
+        return state  # reported as missing by the match that follows
+    grid = shape.grid_hw[0] * shape.grid_hw[1]
+    positions = state["pos_embed"].float()
+    extra = positions.shape[1] - grid
+    special = 1 + ("dist_token" in state)
+    if extra not in (0, special):
+        raise CheckpointError(
+            f"{name}: {positions.shape[1]} positions for a grid of {shape.grid_hw} and "
+            f"{special} class tokens"
+        )
+    if extra:
+        state["cls_token"] = state["cls_token"].float() + positions[:, :1]
+    if "dist_token" in state:
+        state["reg_token"] = state.pop("dist_token").float() + positions[:, 1:extra].sum(1, True)
+    state["pos_embed"] = positions[:, extra:]
+    return state
+
+
+def _match(state: State, wanted: dict[str, tuple[int, ...]], name: str) -> None:
+    missing = [key for key in wanted if key not in state]
+    extra = [key for key in state if key not in wanted]
+    if missing or extra:
+        lines = [f"{name} does not fit a vision transformer; nothing was loaded."]
+        if missing:
+            lines.append(f"missing: {some_of(missing)}")
+        if extra:
+            lines.append(f"unexpected: {some_of(extra)}")
+        raise CheckpointError("\n".join(lines))
+    wrong = [
+        f"{key} is {tuple(state[key].shape)}, not {size}"
+        for key, size in wanted.items()
+        if tuple(state[key].shape) != size
+    ]
+    if wrong:
+        raise CheckpointError(f"{name}: tensors of the wrong shape:\n{some_of(wrong, 3)}")
+
+
+def refuse_non_finite(state: State, name: str) -> None:
+    for key, value in state.items():
+        if not torch.isfinite(value).all():
+            kind = "NaN" if torch.isnan(value).any() else "Inf"
+            block = re.match(r"blocks\.(\d+)\.", key)
+            where = f"block {block[1]}" if block else "the embedding" if "norm" not in key else "norm"
+            raise NumbersError(
+                f"{name}: {kind} in the weights, first in {where} ({key}). The training diverged, or\n"
+                "the file is damaged."
+            )

@@ -1,0 +1,1 @@
+"""The machine: device and precision, progress, signals, locks."""

@@ -1,0 +1,49 @@
+"""Which device and precision a run uses, and what counts as running out of memory."""
+
+import torch
+
+from skipbench.errors import UsageError
+
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+
+
+def choose_device(asked: str = "auto") -> torch.device:
+    if asked == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(asked)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UsageError(f"no device {asked!r}; give auto, cpu, cuda, cuda:N or mps")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            f"--device {asked}: no CUDA device on this machine (torch {torch.__version__}). "
+            "Use --device cpu."
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"--device {asked}: this machine has {torch.cuda.device_count()} device(s)")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UsageError("--device mps: no Apple GPU on this machine. Use --device cpu.")
+    return device
+
+
+def choose_precision(asked: str, device: torch.device) -> str:
+    """auto: bf16 (or fp16 on older cards) on a CUDA device, fp32 elsewhere."""
+    if asked not in PRECISIONS:
+        raise UsageError(f"no precision {asked!r}; give {', '.join(PRECISIONS)}")
+    if asked != "auto":
+        return asked
+    if device.type != "cuda":
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """On a GPU torch has a class for it; on the CPU, the allocator's words."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    words = ("can't allocate memory", "not enough memory", "unable to allocate", "out of memory")
+    return isinstance(error, RuntimeError) and any(w in str(error).lower() for w in words)

@@ -1,0 +1,89 @@
+"""One line about long work: animated on a terminal, a few plain lines in a log, silent if asked."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Progress(Protocol):
+    def __call__(self, done: int) -> None:
+        """So many more are done."""
+
+
+SECONDS_BETWEEN_LINES = 10.0
+quiet = False  # set by --quiet
+
+
+@contextmanager
+def progress(label: str, total: int, unit: str = "images", done: int = 0) -> Iterator[Progress]:
+    """`done` is what an earlier run did already: it counts for the bar, not for the rate."""
+    if quiet or total <= done:
+        yield lambda n: None
+    elif sys.stderr.isatty():
+        with _animated(label, total, unit, done) as advance:
+            yield advance
+    else:
+        yield _Lines(label, total, unit, done).advance
+
+
+@contextmanager
+def _animated(label: str, total: int, unit: str, done: int) -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Bar
+
+    bar = Bar(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(compact=True),
+        console=Console(stderr=True),
+    )
+    start, fresh = time.monotonic(), 0
+    with bar:
+        task = bar.add_task(label, total=total, completed=done, rate="")
+
+        def advance(n: int) -> None:
+            nonlocal fresh
+            fresh += n
+            rate = fresh / max(time.monotonic() - start, 1e-9)
+            bar.update(task, advance=n, rate=f"{rate:.3g}/s")
+
+        yield advance
+
+
+class _Lines:
+    def __init__(self, label: str, total: int, unit: str, done: int) -> None:
+        self.label, self.total, self.unit = label, total, unit
+        self.done, self.fresh = done, 0
+        self.start = self.last = time.monotonic()
+
+    def advance(self, n: int) -> None:
+        self.done += n
+        self.fresh += n
+        now = time.monotonic()
+        if self.done < self.total and now - self.last < SECONDS_BETWEEN_LINES:
+            return
+        self.last = now
+        rate = self.fresh / max(now - self.start, 1e-9)
+        left = (self.total - self.done) / max(rate, 1e-9)
+        rest = f", {_clock(left)} left" if self.done < self.total else ""
+        sys.stderr.write(
+            f"{self.label}: {self.done:,} of {self.total:,} {self.unit}, {rate:.3g}/s{rest}\n"
+        )
+        sys.stderr.flush()
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

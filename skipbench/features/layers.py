@@ -1,0 +1,41 @@
+"""`--layers`: names and numbers of blocks → block indices. Blocks count from 0, or from the end."""
+
+from skipbench.errors import UsageError, did_you_mean
+
+
+def multiscale(depth: int) -> tuple[int, ...]:
+    """Four blocks, evenly spaced, ending at the last: 2, 5, 8, 11 of twelve."""
+    return tuple(sorted({max(round((i + 1) * depth / 4) - 1, 0) for i in range(4)}))
+
+
+NAMED = ("last", "multiscale", "last4", "ibot", "all")
+
+
+def parse_layers(text: str, depth: int) -> tuple[int, ...]:
+    match text.strip():
+        case "last":
+            return (depth - 1,)
+        case "multiscale":
+            return multiscale(depth)
+        case "last4":
+            return tuple(range(max(depth - 4, 0), depth))
+        case "ibot":
+            if depth != 12:
+                raise UsageError(f"--layers ibot is 3,5,7,11 of 12 blocks; this model has {depth}")
+            return (3, 5, 7, 11)
+        case "all":
+            return tuple(range(depth))
+    return tuple(sorted({_index(part, depth, text) for part in text.split(",")}))
+
+
+def _index(part: str, depth: int, text: str) -> int:
+    try:
+        block = int(part)
+    except ValueError:
+        near = did_you_mean(text, NAMED)
+        raise UsageError(
+            f"--layers {text!r}: give {', '.join(NAMED)} or block numbers such as 2,5,-1.{near}"
+        ) from None
+    if not -depth <= block < depth:
+        raise UsageError(f"--layers: no block {block}; the model has {depth}: 0 to {depth - 1}")
+    return block % depth

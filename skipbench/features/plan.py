@@ -1,0 +1,65 @@
+"""Which images go through the model together, decided before anything is computed.
+
+Images are sorted by padded size, largest first (a batch that does not fit in memory fails at once,
+not after an hour), and cut into shards, the unit of storing and resuming. A batch never crosses a
+shard, so that a run which goes on in the middle computes the very batches of an undisturbed one.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+
+from skipbench.images import ImageItem, padded, read_size
+
+SHARD_BYTES = 32_000_000
+LARGEST_SHARD = 256
+
+
+@dataclass(frozen=True)
+class Plan:
+    sizes_hw: tuple[tuple[int, int], ...]  # by image: as it enters the model, before padding
+    shards: tuple[tuple[int, ...], ...]  # images by index, in the order of computing
+    patch: int
+
+    def grid_hw(self, image: int) -> tuple[int, int]:
+        height, width = padded(self.sizes_hw[image], self.patch)
+        return height // self.patch, width // self.patch
+
+    def tokens(self, image: int) -> int:
+        height, width = self.grid_hw(image)
+        return height * width
+
+    def batches(self, shard: int, batch_size: int | None, token_budget: int) -> Iterator[list[int]]:
+        """Images of one padded size, as many as asked for or as the budget of tokens allows."""
+        for _, group in groupby(self.shards[shard], key=self.grid_hw):
+            images = list(group)
+            most = batch_size or max(1, token_budget // self.tokens(images[0]))
+            for start in range(0, len(images), most):
+                yield images[start : start + most]
+
+
+def make_plan(
+    items: Sequence[ImageItem],
+    size_hw: tuple[int, int] | None,
+    patch: int,
+    bytes_per_token: int,
+    workers: int = 4,
+) -> Plan:
+    sizes = [size_hw] * len(items) if size_hw else _read_sizes(items, workers)
+
+    def large_first(image: int) -> tuple[int, int, int]:
+        height, width = padded(sizes[image], patch)
+        return -height * width, height, image
+
+    order = sorted(range(len(items)), key=large_first)
+    pixels = sum(h * w for h, w in (padded(size, patch) for size in sizes)) / max(len(sizes), 1)
+    bytes_per_image = pixels / patch**2 * bytes_per_token
+    per_shard = int(min(max(SHARD_BYTES // max(bytes_per_image, 1), 1), LARGEST_SHARD))
+    shards = [tuple(order[i : i + per_shard]) for i in range(0, len(order), per_shard)]
+    return Plan(tuple(sizes), tuple(shards), patch)
+
+
+def _read_sizes(items: Sequence[ImageItem], workers: int) -> list[tuple[int, int]]:
+    with ThreadPoolExecutor(max(workers, 1)) as pool:
+        return list(pool.map(lambda item: read_size(item.path), items))

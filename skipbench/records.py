@@ -1,0 +1,100 @@
+"""The frozen dataclasses that travel through the pipeline. They hold facts, never behaviour that
+needs torch, so that the command line and the readers of results can import them for nothing."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Residual = Literal["skip", "skipless"]
+
+# What a block can give. `tokens` is its output, `tokens_norm` the same after the final norm;
+# the other three are the projections inside its attention, heads concatenated.
+TENSORS = ("tokens", "tokens_norm", "keys", "queries", "values")
+Tensor5 = Literal["tokens", "tokens_norm", "keys", "queries", "values"]
+
+# How position embeddings go to another grid (protocols of the original codes):
+#   offset     DINO, iBOT, DINOv2: bicubic, scale factor (grid + 0.1) / old grid, no antialias
+#   size       DeiT, MAE, MoCo v3: bicubic to the size, no antialias
+#   antialias  DINOv2 with registers, timm: bicubic to the size, with antialias
+PositionRule = Literal["offset", "size", "antialias"]
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    """What a weights file is, and in `sources`, for each fact, where it was read."""
+
+    name: str  # file name, or timm:NAME
+    sha256: str
+    layout: str  # dino, dinov2, ibot, mae, mocov3, deit, timm, transformers, skipbench
+    weights: str | None  # "teacher" or "student" where the file has both or either
+    width: int
+    depth: int
+    patch: int
+    heads: int
+    mlp_width: int
+    gated_mlp: bool  # SwiGLU, as DINOv2's largest model
+    registers: int
+    layer_scale: bool
+    grid_hw: tuple[int, int]  # of the stored position embedding
+    position_rule: PositionRule
+    norm_eps: float
+    epoch: int | None
+    optimizer: str | None
+    residual: Residual | None  # None: the file does not say
+    initialisation: str | None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)  # e.g. {"head": 4}: tensors not used
+    notes: tuple[str, ...] = ()  # what a user should be told
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """Which features: determines them together with the checkpoint, the variant and the images."""
+
+    blocks: tuple[int, ...]
+    tensors: tuple[str, ...] = ("tokens_norm",)
+    size_hw: tuple[int, int] | None = None  # None: native size, padded to whole patches
+    store_dtype: Literal["fp16", "fp32"] = "fp16"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The name of each stored array: "tokens_norm.11"."""
+        return tuple(f"{tensor}.{block}" for block in self.blocks for tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class BlockHealth:
+    """How the patch tokens stand after one block, on a few photographs."""
+
+    block: int  # -1: before the first block
+    norm: float  # mean L2 norm of a token
+    growth: float  # norm relative to the block before
+    spread: float  # deviation over the tokens of an image, relative to their norm; 0 = all alike
+    rank: float | None  # effective rank of the centred tokens; None where they are rounding noise
+    attention_distance: float | None  # mean distance query to key, in patches
+    finite: bool
+
+
+@dataclass(frozen=True)
+class VariantHealth:
+    """One variant, run on the photographs."""
+
+    residual: Residual
+    blocks: tuple[BlockHealth, ...]  # the first one is the embedding
+    retention: float  # share of the tokens' spread that one of the first blocks keeps
+    plausible: bool
+    against: tuple[str, ...]  # what speaks against it; empty where plausible
+    notes: tuple[str, ...]  # what speaks against its features, even so
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Skip or skipless, judged from the weights' behaviour alone."""
+
+    winner: Residual | None  # None: unclear
+    reason: str
+    skip: VariantHealth
+    skipless: VariantHealth
