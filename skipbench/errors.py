@@ -48,7 +48,7 @@ class OutOfMemory(ResourceError):  # noqa: N818
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """" Did you mean 'voc'?" for the nearest of the known words, or nothing."""
+    """ " Did you mean 'voc'?" for the nearest of the known words, or nothing."""
     from difflib import get_close_matches
 
     near = get_close_matches(word, list(known), n=1, cutoff=0.6)
@@ -56,7 +56,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def some_of(names: Iterable[str], most: int = 6) -> str:
-    """"a, b, c … (12 in all)": a list short enough for a message."""
+    """ "a, b, c … (12 in all)": a list short enough for a message."""
     names = list(names)
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} … ({len(names)} in all)"

@@ -62,7 +62,7 @@ def _siblings(path: Path) -> list[Path]:
 
 
 def parse_size(text: str) -> tuple[int, int] | None:
-    """"448" → (448, 448); "320x480" → height 320, width 480; "native" → None."""
+    """ "448" → (448, 448); "320x480" → height 320, width 480; "native" → None."""
     if text == "native":
         return None
     parts = text.lower().split("x")
@@ -133,7 +133,9 @@ def stack(images: Sequence["np.ndarray"], patch: int) -> "torch.Tensor":
     import numpy as np
     import torch
 
-    height, width = padded((max(i.shape[0] for i in images), max(i.shape[1] for i in images)), patch)
+    height, width = padded(
+        (max(i.shape[0] for i in images), max(i.shape[1] for i in images)), patch
+    )
     batch = np.zeros((len(images), height, width, 3), np.uint8)
     for row, image in zip(batch, images, strict=True):
         row[: image.shape[0], : image.shape[1]] = image

@@ -19,9 +19,9 @@ from skipbench.records import BlockHealth, Residual, VariantHealth, Verdict
 
 GRID_HW = (12, 16)  # patches of the photographs: enough to see, cheap, and not square
 
-# Share of the spread that a block keeps, as the geometric mean over the first four blocks. Measured:
-# 0.17 or less for DINOv2 ViT-S and default-initialised ViTs run skipless, 0.57 or more for ViT-Ti
-# and ViT-S with the skipless initialisation (untrained, they collapse too, but slowly).
+# Share of the spread that a block keeps, as the geometric mean over the first four blocks.
+# Measured: 0.17 or less for DINOv2 ViT-S and default-initialised ViTs run skipless, 0.57 or more
+# for ViT-Ti and ViT-S with the skipless initialisation (untrained, they collapse too, but slowly).
 EARLY_BLOCKS = 4
 LEAST_RETENTION = 0.33
 # Growth of the norm in one block. Measured: at most 4.2 in DINOv2 ViT-S, 13 or more in the first
@@ -135,7 +135,9 @@ def assess(residual: Residual, blocks: tuple[BlockHealth, ...]) -> VariantHealth
     if largest.growth > MOST_GROWTH:
         against.append(f"the norm grows {largest.growth:.0f}-fold in block {largest.block}")
     flat = next((b for b in blocks if b.finite and b.spread < COLLAPSED_SPREAD), None)
-    notes = [f"spread {flat.spread:.1g} after block {flat.block}: features collapse"] if flat else []
+    notes = (
+        [f"spread {flat.spread:.1g} after block {flat.block}: features collapse"] if flat else []
+    )
     return VariantHealth(residual, blocks, kept, not against, tuple(against), tuple(notes))
 
 

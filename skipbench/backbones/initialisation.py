@@ -89,7 +89,8 @@ def initialise_skipless(vit: Any, init: SkiplessInit, generator: torch.Generator
         attn.qkv.weight.copy_(torch.cat([w_q.T, w_k.T, w_v.T]))
         attn.proj.weight.copy_(w_o.T)
         for linear in (mlp.fc1, mlp.fc2):
-            linear.weight.copy_(scaled_orthogonal(*linear.weight.shape, generator=generator))
+            rows, columns = linear.weight.shape
+            linear.weight.copy_(scaled_orthogonal(rows, columns, generator))
         for linear in (attn.qkv, attn.proj, mlp.fc1, mlp.fc2):
             if linear.bias is not None:
                 linear.bias.zero_()

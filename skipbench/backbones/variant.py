@@ -9,7 +9,7 @@ from skipbench.records import CheckpointFacts, Residual, Verdict
 @dataclass(frozen=True)
 class Choice:
     residual: Residual
-    source: str  # "--residual", the place in the file, or "health of the blocks"
+    source: str  # "--residual", the place in the file, or "the health of its blocks"
     warning: str | None = None  # set where the choice goes against a clear winner
 
 
@@ -19,14 +19,15 @@ def choose_variant(facts: CheckpointFacts, asked: Residual | None, verdict: Verd
     if residual is None:
         if verdict.winner is None:
             raise UnclearVariant(
-                f"{facts.name}: skip or skipless? The file does not say and the weights do not show "
-                f"it:\n{verdict.reason}.\nSay which with --residual skip or --residual skipless."
+                f"{facts.name}: skip or skipless? Neither the file nor its weights tell:\n"
+                f"{verdict.reason}.\nSay which with --residual skip or --residual skipless."
             )
-        return Choice(verdict.winner, f"health of the blocks: {verdict.reason}")
+        return Choice(verdict.winner, "the health of its blocks")
     if verdict.winner is None or verdict.winner == residual:
         return Choice(residual, source)
     warning = (
         f"{facts.name} is run {residual.upper()} because of {source}, but its weights look "
-        f"{verdict.winner.upper()}: {verdict.reason}. The figures will be worthless if that is right."
+        f"{verdict.winner.upper()}: {verdict.reason}. The figures will be worthless if "
+        "that is right."
     )
     return Choice(residual, source, warning)

@@ -27,13 +27,13 @@ Column = tuple[int, str]  # block, tensor
 AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class SkipBlock(Block):  # type: ignore[misc]
+class SkipBlock(Block):
     def forward(self, x: torch.Tensor, taps: Taps | None = None) -> torch.Tensor:
         x = x + self.ls1(attend(self.attn, self.norm1(x), taps))
         return x + self.ls2(self.mlp(self.norm2(x)))
 
 
-class SkiplessBlock(Block):  # type: ignore[misc]
+class SkiplessBlock(Block):
     def forward(self, x: torch.Tensor, taps: Taps | None = None) -> torch.Tensor:
         x = self.ls1(attend(self.attn, self.norm1(x), taps))
         return self.ls2(self.mlp(self.norm2(x)))
@@ -59,7 +59,7 @@ def attend(attn: Any, x: torch.Tensor, taps: Taps | None) -> torch.Tensor:
     return out
 
 
-class ViT(VisionTransformer):  # type: ignore[misc]
+class ViT(VisionTransformer):
     """timm's VisionTransformer for any image size, positions by the weights' own rule.
 
     The class token holds its position already, so `pos_embed` is the grid alone.

@@ -77,7 +77,8 @@ def _read_folder(folder: Path) -> RawFile:
     if weights is None:
         there = some_of(sorted(p.name for p in folder.iterdir()))
         raise CheckpointError(
-            f"{folder} is a folder without {' or '.join(FOLDER_FILES)} (it has: {there or 'nothing'}).\n"
+            f"{folder} is a folder without {' or '.join(FOLDER_FILES)} "
+            f"(it has: {there or 'nothing'}).\n"
             "Give the weights file itself, or a folder as the Hugging Face hub lays it out."
         )
     raw = read_file(weights)
@@ -127,7 +128,9 @@ def _refuse_what_is_no_checkpoint(path: Path, head: bytes) -> None:
             "Run `git lfs pull` in that repository."
         )
     if head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf")):
-        raise CheckpointError(f"{path} is a compressed archive. Unpack it and give the file inside.")
+        raise CheckpointError(
+            f"{path} is a compressed archive. Unpack it and give the file inside."
+        )
 
 
 # --- safetensors -----------------------------------------------------------------------------

@@ -17,20 +17,22 @@ import torch
 from skipbench.errors import CheckpointError, some_of
 
 ANCHORS = ("patch_embed.proj.weight", "embeddings.patch_embeddings.projection.weight")
-PREFIX_WORDS = frozenset(
-    "module model state_dict model_state_dict state model_ema state_dict_ema ema backbone encoder "
-    "base_encoder momentum_encoder online_encoder target_encoder context_encoder student teacher "
-    "vit deit dinov2 dinov2_with_registers trunk net network base_model feature_extractor visual "
-    "student_model teacher_model _orig_mod _fsdp_wrapped_module _forward_module".split()
-)
 TEACHER_WORDS = frozenset(
     "teacher teacher_model momentum_encoder target_encoder model_ema state_dict_ema ema".split()
 )
-STUDENT_WORDS = frozenset("student student_model base_encoder online_encoder context_encoder".split())
+STUDENT_WORDS = frozenset(
+    "student student_model base_encoder online_encoder context_encoder".split()
+)
+OTHER_WORDS = frozenset(
+    "module model state_dict model_state_dict state backbone encoder trunk vit deit dinov2 "
+    "dinov2_with_registers net network base_model visual feature_extractor _orig_mod "
+    "_fsdp_wrapped_module _forward_module".split()
+)
+PREFIX_WORDS = TEACHER_WORDS | STUDENT_WORDS | OTHER_WORDS
 # First word of what stands beside a backbone and is not needed for its features.
 HEAD_WORDS = frozenset(
-    "head heads head_dist fc fc_norm dino_head ibot_head projector projection_head predictor "
-    "prototypes classifier pooler pre_logits dino_loss ibot_loss center queue queue_ptr "
+    "head heads head_dist fc fc_norm dino_head ibot_head classifier projector projection_head "
+    "predictor prototypes pooler pre_logits dino_loss ibot_loss center queue queue_ptr "
     "logit_scale".split()
 )
 UNUSED_WORDS = frozenset({"mask_token", "masked_embed"})
@@ -159,8 +161,11 @@ def _without_prefix(words: list[str]) -> list[str]:
 
 def _is_beside(key: str) -> bool:
     first = key.split(".")[0]
-    return first in HEAD_WORDS or first in UNUSED_WORDS or first.startswith("decoder_") or (
-        key == "embeddings.mask_token"
+    return (
+        first in HEAD_WORDS
+        or first in UNUSED_WORDS
+        or first.startswith("decoder_")
+        or (key == "embeddings.mask_token")
     )
 
 

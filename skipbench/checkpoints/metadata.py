@@ -73,7 +73,14 @@ def _is_plain(value: Any) -> bool:
 SAYS_SKIP = ("residual", "residuals", "skip", "use_skip", "use_residual", "skip_connection",
              "skip_connections", "residual_connections")  # fmt: skip
 # … and these that there are none.
-SAYS_SKIPLESS = ("skipless", "no_skip", "no_residual", "residual_free", "remove_skip", "without_skip")
+SAYS_SKIPLESS = (
+    "skipless",
+    "no_skip",
+    "no_residual",
+    "residual_free",
+    "remove_skip",
+    "without_skip",
+)
 WORDS_SKIP = frozenset({"skip", "residual", "true", "yes", "1", "1.0"})
 WORDS_SKIPLESS = frozenset({"skipless", "none", "no", "false", "0", "0.0", "residual-free"})
 

@@ -71,7 +71,8 @@ def open_checkpoint(
     # The hash first: of a wrong file, nothing else is worth saying.
     if expected.sha256 and expected.sha256.lower() != raw.sha256:
         raise CheckpointError(
-            f"{source} is another file than expected:\nsha256 {raw.sha256}\nexpected {expected.sha256}"
+            f"{source} is another file than expected:\n"
+            f"sha256 {raw.sha256}\nexpected {expected.sha256}"
         )
     found = find_backbone(raw.tree, weights, name)
     metadata = Metadata(raw.tree, raw.metadata, raw.metadata_source)
@@ -207,8 +208,8 @@ def _heads(
         heads, source = width // 64, "64-wide heads, as DINO's"
     else:
         raise CheckpointError(
-            f"{name}: the number of attention heads is not in the file, and its width of {width} is\n"
-            "no multiple of 64. Give it with --heads."
+            f"{name}: the number of attention heads is not in the file, and its width of {width}\n"
+            "is no multiple of 64. Give it with --heads."
         )
     if heads < 1 or width % heads:
         raise CheckpointError(f"{name}: {heads} heads ({source}) do not divide a width of {width}")
@@ -226,7 +227,9 @@ def _agree(metadata: Metadata, shape: Shape, expected: Expected, name: str) -> N
         actual = getattr(shape, fact)
         asked = getattr(expected, fact)
         if asked is not None and asked != actual:
-            raise CheckpointError(f"{name}: {fact} {asked} was asked for, its weights have {actual}")
+            raise CheckpointError(
+                f"{name}: {fact} {asked} was asked for, its weights have {actual}"
+            )
         if value is not None and value[0] != actual:
             raise CheckpointError(
                 f"{name}: {value[1]} says {fact} {value[0]}, its weights have {actual}"
@@ -250,4 +253,3 @@ def _told_grid(metadata: Metadata, found: Found) -> tuple[int, int] | None:
     height, width = sizes[0] // patch, sizes[1] // patch
     entries = found.state["pos_embed"].shape[1]
     return (height, width) if entries - height * width in (0, 1, 2) else None
-

@@ -85,7 +85,9 @@ def _read_shape(state: State, grid_hw: tuple[int, int] | None, name: str) -> Sha
     hidden = [v.shape[0] for k, v in state.items() if re.match(r"blocks\.\d+\.mlp\.fc1\.weight", k)]
     inner = [v.shape[1] for k, v in state.items() if re.match(r"blocks\.\d+\.mlp\.fc2\.weight", k)]
     if not indices or not hidden or not inner:
-        raise CheckpointError(f"{name}: no transformer blocks in it; keys: {some_of(sorted(state))}")
+        raise CheckpointError(
+            f"{name}: no transformer blocks in it; keys: {some_of(sorted(state))}"
+        )
     return Shape(
         width=kernel.shape[0],
         depth=max(indices) + 1,
@@ -107,8 +109,8 @@ def _square_grid(state: State, name: str) -> tuple[int, int]:
         if side > 0 and side * side + prefix == entries:
             return side, side
     raise CheckpointError(
-        f"{name}: its position embedding, {tuple(state['pos_embed'].shape)}, is no square grid, and\n"
-        "no img_size in its metadata says which grid it is"
+        f"{name}: its position embedding, {tuple(state['pos_embed'].shape)}, is no square grid,\n"
+        "and no img_size in its metadata says which grid it is"
     )
 
 
@@ -161,8 +163,10 @@ def refuse_non_finite(state: State, name: str) -> None:
         if not torch.isfinite(value).all():
             kind = "NaN" if torch.isnan(value).any() else "Inf"
             block = re.match(r"blocks\.(\d+)\.", key)
-            where = f"block {block[1]}" if block else "the embedding" if "norm" not in key else "norm"
+            where = (
+                f"block {block[1]}" if block else "the embedding" if "norm" not in key else "norm"
+            )
             raise NumbersError(
-                f"{name}: {kind} in the weights, first in {where} ({key}). The training diverged, or\n"
-                "the file is damaged."
+                f"{name}: {kind} in the weights, first in {where} ({key}). The training diverged,\n"
+                "or the file is damaged."
             )

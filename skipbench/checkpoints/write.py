@@ -1,10 +1,11 @@
 """Save weights so that nothing about them has to be guessed later."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+
+from skipbench.files import write_whole
 
 
 def save_checkpoint(
@@ -20,7 +21,5 @@ def save_checkpoint(
     path.parent.mkdir(parents=True, exist_ok=True)
     header = {name: str(value) for name, value in metadata.items()}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(save(tensors, header))
-    partial.replace(path)
+    write_whole(path, save(tensors, header))
     return path

@@ -24,7 +24,9 @@ def choose_device(asked: str = "auto") -> torch.device:
             "Use --device cpu."
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"--device {asked}: this machine has {torch.cuda.device_count()} device(s)")
+        raise UsageError(
+            f"--device {asked}: this machine has {torch.cuda.device_count()} device(s)"
+        )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UsageError("--device mps: no Apple GPU on this machine. Use --device cpu.")
     return device

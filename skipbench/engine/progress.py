@@ -2,15 +2,10 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
-
-class Progress(Protocol):
-    def __call__(self, done: int) -> None:
-        """So many more are done."""
-
+Progress = Callable[[int], None]  # called with how many more are done
 
 SECONDS_BETWEEN_LINES = 10.0
 quiet = False  # set by --quiet

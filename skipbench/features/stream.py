@@ -65,7 +65,9 @@ class Extractor:
         chosen = range(len(plan.shards)) if shards is None else shards
         batches = [b for s in chosen for b in plan.batches(s, self.batch_size, self.token_budget)]
         for images, pictures in self._decoded(items, batches):
-            yield from self.run(images, stack(pictures, plan.patch), [plan.sizes_hw[i] for i in images])
+            yield from self.run(
+                images, stack(pictures, plan.patch), [plan.sizes_hw[i] for i in images]
+            )
 
     def run(
         self, images: Sequence[int], batch: torch.Tensor, sizes_hw: Sequence[tuple[int, int]]

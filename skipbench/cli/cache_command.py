@@ -1,0 +1,91 @@
+"""`skipbench cache list|clear`: stored features."""
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+from skipbench.cli import options
+
+app = typer.Typer(help="Stored features: what is there, and away with it.", no_args_is_help=True)
+
+
+def add_to(parent: typer.Typer) -> None:
+    from skipbench.cli.app import ending_well
+
+    app.command("list")(ending_well(list_))
+    app.command("clear")(ending_well(clear))
+    parent.add_typer(app, name="cache")
+
+
+def list_(cache: options.Cache = None, as_json: options.Json = False) -> None:
+    """Show every stored set of features: of what, how large, when last used."""
+    from skipbench.features.cache import cache_folder, entries
+    from skipbench.files import size_text
+
+    root = cache_folder(cache) / "features"
+    found = list(entries(root))
+    if as_json:
+        typer.echo(json.dumps([_plain(entry) for entry in found], indent=2))
+        return
+    if not found:
+        typer.echo(f"nothing stored in {root}")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    for column in ("key", "checkpoint", "variant", "images", "columns", "size", "used", "state"):
+        table.add_column(column, overflow="fold")
+    for entry in found:
+        about = entry.about
+        table.add_row(
+            entry.key[:8],
+            str(about.get("checkpoint", "?")),
+            str(about.get("residual", "?")),
+            str(about.get("images", "?")),
+            ", ".join(entry.columns),
+            size_text(entry.bytes),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used)),
+            "complete" if entry.complete else "begun",
+        )
+    Console().print(table)
+    typer.echo(f"{size_text(sum(e.bytes for e in found))} in {root}")
+
+
+def clear(
+    key: Annotated[
+        list[str] | None, typer.Argument(help="Keys as `cache list` shows them; none: all.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    cache: options.Cache = None,
+) -> None:
+    """Delete stored features. Those that a running process uses stay."""
+    from skipbench.errors import UsageError
+    from skipbench.features.cache import cache_folder, entries, remove
+    from skipbench.files import size_text
+
+    found = list(entries(cache_folder(cache) / "features"))
+    chosen = [e for e in found if not key or any(e.key.startswith(k) for k in key)]
+    if key and not chosen:
+        raise UsageError(f"nothing stored under {', '.join(key)}; see `skipbench cache list`")
+    total = size_text(sum(entry.bytes for entry in chosen))
+    if chosen and not yes and not typer.confirm(f"Delete {len(chosen)} sets of features, {total}?"):
+        raise typer.Exit(0)
+    gone = [entry for entry in chosen if remove(entry)]
+    typer.echo(f"{size_text(sum(e.bytes for e in gone))} deleted, {len(gone)} of {len(chosen)}")
+    if len(gone) < len(chosen):
+        typer.echo("the others are in use by a running process", err=True)
+
+
+def _plain(entry: Any) -> dict[str, Any]:
+    return {
+        "key": entry.key,
+        "folder": str(entry.folder),
+        "bytes": entry.bytes,
+        "last_used": entry.last_used,
+        "complete": entry.complete,
+        "columns": list(entry.columns),
+        "about": dict(entry.about),
+    }

@@ -1,0 +1,43 @@
+"""`skipbench demo`: a skip and a skipless model made on the spot, inspected and run."""
+
+from typing import Annotated
+
+import typer
+
+from skipbench.cli import options
+
+
+def add_to(app: typer.Typer) -> None:
+    from skipbench.cli.app import ending_well
+
+    app.command("demo")(ending_well(demo))
+
+
+def demo(
+    out: Annotated[str, typer.Option("--out", help="Folder for the demo's files.")] = "demo",
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Make a small skip and a small skipless checkpoint, inspect both, extract their features."""
+    from pathlib import Path
+
+    from skipbench import demo as steps
+    from skipbench import pipeline
+    from skipbench.cli.inspect_command import show
+
+    folder = Path(out)
+    checkpoints = steps.make_checkpoints(folder)
+    pictures = steps.make_pictures(folder / "images")
+    for path in checkpoints:
+        found = pipeline.inspect(path, device="cpu")
+        show(found)
+        with pipeline.extract(
+            found.backbone(), pictures, layers="multiscale", size="native", cache=folder / "cache"
+        ) as store:
+            typer.echo(f"\nfeatures of {len(store)} images: {', '.join(store.columns)}")
+            typer.echo(f"in {store.folder}")
+    typer.echo(
+        f"\nNow your own:  skipbench inspect --ckpt CHECKPOINT\n"
+        f"               skipbench extract FOLDER --ckpt CHECKPOINT\n"
+        f"The demo's files are in {folder}/."
+    )

@@ -1,0 +1,92 @@
+"""`skipbench env`: versions, device, threads. Paste it into a bug report."""
+
+import json
+import platform
+import shutil
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from skipbench.cli import options
+
+PACKAGES = ("torch", "torchvision", "timm", "typer", "rich", "scikit-image", "pycocotools",
+            "scipy", "numpy", "safetensors", "pillow")  # fmt: skip
+
+
+def add_to(app: typer.Typer) -> None:
+    from skipbench.cli.app import ending_well
+
+    app.command("env")(ending_well(env))
+
+
+def env(cache: options.Cache = None, as_json: options.Json = False) -> None:
+    """Show versions, devices, threads, the faiss build, and free space of the cache."""
+    facts = environment(cache)
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{k} {v}" for k, v in value.items())
+        elif isinstance(value, list):
+            value = "; ".join(map(str, value)) or "none"
+        typer.echo(f"{name + ':':<18}{value}")
+
+
+def environment(cache: str | None = None) -> dict[str, Any]:
+    import torch
+
+    from skipbench import __version__
+    from skipbench.features.cache import cache_folder
+    from skipbench.files import size_text
+
+    folder = cache_folder(cache)
+    return {
+        "skipbench": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "faiss": faiss_build(),
+        "devices": _devices(),
+        "cuda": torch.version.cuda or "not in this build of torch",
+        "threads": torch.get_num_threads(),
+        "cache": str(folder),
+        "cache_free": size_text(shutil.disk_usage(_existing(folder)).free),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "missing"
+
+
+def faiss_build() -> str:
+    """Which of the two builds is installed; both at once have overwritten each other."""
+    builds = [name for name in ("faiss-cpu", "faiss-gpu") if _version(name) != "missing"]
+    if len(builds) == 2:
+        return (
+            "broken: faiss-cpu and faiss-gpu overwrite each other. Repair: pip uninstall -y "
+            "faiss-cpu faiss-gpu, then install one of them"
+        )
+    return f"{builds[0]} {_version(builds[0])}" if builds else "not installed"
+
+
+def _devices() -> list[str]:
+    import torch
+
+    devices = [f"cpu ({platform.processor() or platform.machine()})"]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        memory = properties.total_memory / 1e9
+        devices.append(f"cuda:{index} ({properties.name}, {memory:.0f} GB)")
+    if torch.backends.mps.is_available():
+        devices.append("mps")
+    return devices
+
+
+def _existing(folder: Path) -> Path:
+    return next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())

@@ -1,0 +1,130 @@
+"""`skipbench extract`: features of a folder of images, stored where every evaluation finds them."""
+
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from skipbench.cli import options
+
+
+def add_to(app: typer.Typer) -> None:
+    from skipbench.cli.app import ending_well
+
+    app.command("extract")(ending_well(extract))
+
+
+def extract(
+    images: Annotated[list[str], typer.Argument(help="Image files or folders.")],
+    ckpt: options.Ckpt,
+    layers: Annotated[
+        str,
+        typer.Option("--layers", help="last, multiscale, last4, ibot, all, or blocks: 2,5,-1."),
+    ] = "last",
+    tensor: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tensor",
+            help="tokens_norm, tokens, keys, queries or values. Repeatable.",
+            show_default="tokens_norm",
+        ),
+    ] = None,
+    size: Annotated[
+        str, typer.Option("--size", help="N, HEIGHTxWIDTH, or native (padded to whole patches).")
+    ] = "448",
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="At most so many images.")
+    ] = None,
+    residual: options.ResidualOption = "auto",
+    weights: options.Weights = None,
+    heads: options.Heads = None,
+    expect: options.Expect = None,
+    position_rule: options.Positions = None,
+    device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    batch_size: Annotated[
+        str, typer.Option("--batch-size", metavar="auto|N", help="Halved when memory runs out.")
+    ] = "auto",
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, help="Threads that decode.", show_default="by cores"),
+    ] = None,
+    store_dtype: Annotated[
+        str, typer.Option("--store-dtype", metavar="fp16|fp32", help="Precision on disk.")
+    ] = "fp16",
+    cache: options.Cache = None,
+    cache_limit: Annotated[
+        str,
+        typer.Option(
+            "--cache-limit",
+            envvar="SKIPBENCH_CACHE_LIMIT",
+            help="Least recently used features go beyond this.",
+        ),
+    ] = "50GB",
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Compute the features of images with a frozen backbone and keep them on disk.
+
+    Interrupted, it goes on where it was; run again, it finds everything done.
+    """
+    from skipbench import pipeline
+    from skipbench.features.cache import cache_folder
+    from skipbench.files import ensure_writable, parse_bytes, size_text
+
+    options.one_of("--weights", weights, "teacher", "student")
+    options.one_of("--position-rule", position_rule, "offset", "size", "antialias")
+    how_many = _batch_size(batch_size)
+    cache_bytes = parse_bytes(cache_limit)
+    ensure_writable(cache_folder(cache) / "features")
+    started = time.monotonic()
+    backbone = pipeline.load_backbone(
+        ckpt,
+        residual=residual,
+        weights=weights,
+        expected=options.expected(expect, heads),
+        position_rule=position_rule,  # type: ignore[arg-type]
+        device=device,
+        precision=precision,
+    )
+    with pipeline.extract(
+        backbone,
+        images,
+        layers=layers,
+        tensors=tensor or ["tokens_norm"],
+        size=size,
+        store_dtype=store_dtype,
+        limit=limit,
+        cache=cache,
+        cache_limit=cache_bytes,
+        batch_size=how_many,
+        workers=workers,
+    ) as store:
+        summary = {
+            "folder": str(store.folder),
+            "images": len(store),
+            "columns": list(store.columns),
+            "residual": backbone.residual,
+            "precision": backbone.precision,
+            "bytes": sum(f.stat().st_size for f in store.folder.rglob("*.safetensors")),
+            "seconds": round(time.monotonic() - started, 2),
+        }
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+    else:
+        typer.echo(
+            f"{summary['images']} images, {', '.join(store.columns)}, {backbone.residual}: "
+            f"{size_text(float(summary['bytes']))} in {store.folder}"  # type: ignore[arg-type]
+        )
+
+
+def _batch_size(text: str) -> int | None:
+    from skipbench.errors import UsageError
+
+    if text == "auto":
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"--batch-size {text!r}: give auto or a number from 1")
+    return int(text)

@@ -1,0 +1,114 @@
+"""Options that mean the same in every command."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from skipbench.checkpoints import Expected
+
+Ckpt = Annotated[
+    str,
+    typer.Option(
+        "--ckpt",
+        help="Weights: .pth, .pt, .bin, .safetensors, a folder with config.json, or timm:NAME.",
+        show_default=False,
+    ),
+]
+ResidualOption = Annotated[
+    str,
+    typer.Option(
+        "--residual",
+        metavar="skip|skipless|auto",
+        help="Run the blocks with or without residual connections; auto: as the file says, or as "
+        "its weights show.",
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="teacher|student",
+        help="Which model of a training checkpoint to take; default: the teacher.",
+        show_default=False,
+    ),
+]
+Heads = Annotated[
+    int | None,
+    typer.Option(
+        "--heads",
+        min=1,
+        help="Attention heads, where the file does not say and they are not 64 wide.",
+        show_default=False,
+    ),
+]
+Expect = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--expect",
+        metavar="FACT=VALUE",
+        help="Stop unless it has this depth, width, patch, heads or sha256; repeatable.",
+        show_default=False,
+    ),
+]
+Positions = Annotated[
+    str | None,
+    typer.Option(
+        "--position-rule",
+        metavar="offset|size|antialias",
+        help="How position embeddings go to another grid; default: as the weights' own code does.",
+        show_default=False,
+    ),
+]
+Device = Annotated[
+    str, typer.Option("--device", metavar="auto|cpu|cuda|cuda:N|mps", help="Where to compute.")
+]
+Precision = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        metavar="auto|fp32|bf16|fp16",
+        help="auto: bf16 on a CUDA device, fp32 elsewhere.",
+    ),
+]
+Cache = Annotated[
+    str | None,
+    typer.Option(
+        "--cache",
+        envvar="SKIPBENCH_CACHE",
+        help="Folder for stored features; default: ~/.cache/skipbench.",
+        show_default=False,
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Machine-readable output on stdout, all else on stderr.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Details, and tracebacks.")]
+
+
+def expected(expect: list[str] | None, heads: int | None) -> "Expected":
+    """--expect and --heads → Expected."""
+    from skipbench.checkpoints import Expected
+    from skipbench.errors import UsageError, did_you_mean
+
+    known = ("depth", "width", "patch", "heads", "sha256")
+    facts: dict[str, int | str] = {} if heads is None else {"heads": heads}
+    for pair in expect or []:
+        fact, _, value = pair.partition("=")
+        if fact not in known:
+            near = did_you_mean(fact, known)
+            raise UsageError(f"--expect {pair}: give {', '.join(known)}, as in depth=12.{near}")
+        if fact != "sha256" and not value.isdigit():
+            raise UsageError(f"--expect {pair}: a whole number belongs behind the =")
+        facts[fact] = value if fact == "sha256" else int(value)
+    return Expected(**facts)  # type: ignore[arg-type]
+
+
+def one_of(option: str, value: str | None, *known: str) -> str | None:
+    from skipbench.errors import UsageError, did_you_mean
+
+    if value is not None and value not in known:
+        near = did_you_mean(value, known)
+        raise UsageError(f"{option} {value!r}: give {' or '.join(known)}.{near}")
+    return value

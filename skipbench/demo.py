@@ -1,0 +1,101 @@
+"""What the demo runs on: two small models made by the two initialisations, and four photographs."""
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from skipbench.backbones.initialisation import VIT_S_DINO, initialise_skipless
+from skipbench.backbones.vit import make_vit
+from skipbench.checkpoints import save_checkpoint
+from skipbench.files import ensure_writable, write_whole
+from skipbench.records import CheckpointFacts, Residual
+
+SEED = 0
+
+
+def small_facts(
+    width: int = 192, depth: int = 6, patch: int = 16, heads: int = 3
+) -> CheckpointFacts:
+    """A ViT-Tiny, half as deep."""
+    return CheckpointFacts(
+        name="demo",
+        sha256="",
+        layout="dino",
+        weights=None,
+        width=width,
+        depth=depth,
+        patch=patch,
+        heads=heads,
+        mlp_width=4 * width,
+        gated_mlp=False,
+        registers=0,
+        layer_scale=False,
+        grid_hw=(14, 14),
+        position_rule="offset",
+        norm_eps=1e-6,
+        epoch=0,
+        optimizer=None,
+        residual=None,
+        initialisation=None,
+    )
+
+
+def make_weights(
+    residual: Residual, facts: CheckpointFacts, seed: int = SEED
+) -> dict[str, torch.Tensor]:
+    """Untrained weights: timm's default for skip, the paper's initialisation for skipless."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        vit = make_vit(facts, residual)
+    if residual == "skipless":
+        initialise_skipless(vit, VIT_S_DINO, torch.Generator().manual_seed(seed))
+    return dict(vit.state_dict())
+
+
+def make_checkpoints(folder: Path) -> tuple[Path, Path]:
+    """skip.pth as DINO's training script lays it out, skipless.safetensors with its facts."""
+    ensure_writable(folder)
+    facts = small_facts()
+    skip = folder / "skip.pth"
+    state = make_weights("skip", facts)
+    arguments = argparse.Namespace(arch="vit_tiny", patch_size=facts.patch, optimizer="adamw")
+    torch.save(
+        {
+            "student": {f"module.backbone.{name}": value for name, value in state.items()},
+            "teacher": {f"backbone.{name}": value for name, value in state.items()},
+            "epoch": 0,
+            "args": arguments,
+        },
+        skip,
+    )
+    told = {"layout": "dino", "residual": "skipless", "initialisation": str(VIT_S_DINO)}
+    skipless = save_checkpoint(
+        folder / "skipless.safetensors",
+        make_weights("skipless", facts),
+        {**told, "heads": facts.heads, "epoch": 0},
+    )
+    return skip, skipless
+
+
+def make_pictures(folder: Path) -> Path:
+    """Four photographs that come with scikit-image, small and in different sizes."""
+    import io
+
+    from PIL import Image
+    from skimage import data
+
+    ensure_writable(folder)
+    for name, size_wh in (
+        ("chelsea", (240, 160)),
+        ("coffee", (240, 160)),
+        ("astronaut", (176, 176)),
+        ("rocket", (160, 232)),
+    ):
+        buffer = io.BytesIO()
+        Image.fromarray(getattr(data, name)()).resize(size_wh).save(buffer, "PNG")
+        path = folder / f"{name}.png"
+        # Unchanged files keep their time of change, and with it their stored features.
+        if not path.exists() or path.read_bytes() != buffer.getvalue():
+            write_whole(path, buffer.getvalue())
+    return folder

@@ -1,0 +1,261 @@
+"""Compute what a store lacks, shard by shard. The layout on disk is drawn in `store.py`."""
+
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from skipbench.backbones.vit import Backbone
+from skipbench.engine.locks import FileLock
+from skipbench.engine.progress import progress
+from skipbench.errors import NumbersError, ResourceError
+from skipbench.features.cache import evict
+from skipbench.features.plan import Plan, make_plan
+from skipbench.features.stream import Extractor
+from skipbench.files import append_line, read_json, size_text, write_whole
+from skipbench.images import ImageItem
+from skipbench.records import FeatureSpec
+
+log = logging.getLogger("skipbench")
+
+STORE_VERSION = 1
+DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
+STALLED_AFTER = 600.0  # seconds without a sign of life from the process that computes
+
+
+@dataclass(frozen=True)
+class Shard:
+    file: str
+    bytes: int
+    sha256: str
+    precision: str
+
+
+class Builder:
+    def __init__(self, root: Path, key: str, about: dict[str, Any], spec: FeatureSpec) -> None:
+        self.root, self.key, self.about, self.spec = root, key, about, spec
+        self.folder = root / self.key
+        self._checked: set[tuple[str, str]] = set()  # (file, sha256) found sound by this process
+
+    def plan(self, items: Sequence[ImageItem], backbone: Backbone, workers: int) -> Plan:
+        """The stored plan, or the same made anew."""
+        path = self.folder / "plan.json"
+        if stored := _read_plan(path):
+            return stored
+        self.folder.mkdir(parents=True, exist_ok=True)
+        width_bytes = DTYPES[self.spec.store_dtype].itemsize * backbone.facts.width
+        plan = make_plan(items, self.spec.size_hw, backbone.facts.patch, width_bytes, workers)
+        write_whole(self.folder / "about.json", json.dumps(self.about, indent=1).encode())
+        content = json.dumps(asdict(plan))
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        write_whole(path, json.dumps({"sha256": digest, "plan": content}).encode())
+        return plan
+
+    def incomplete(self, plan: Plan) -> dict[str, list[int]]:
+        """For each column that is not complete and sound: the shards it lacks. Changes nothing."""
+        missing = {}
+        for column in self.spec.columns:
+            sound, _ = self._check(column)
+            lacking = [s for s in range(len(plan.shards)) if s not in sound]
+            if lacking or not (self.folder / column / "manifest.json").exists():
+                missing[column] = lacking
+        return missing
+
+    def _check(self, column: str) -> tuple[dict[int, Shard], list[str]]:
+        """The shards that are whole, with the checksum they were written with, and the others."""
+        folder = self.folder / column
+        manifest = read_json(folder / "manifest.json")
+        listed = manifest.get("shards", []) if manifest else _read_lines(folder / "journal.jsonl")
+        shards = {int(Path(s["file"]).stem): Shard(**s) for s in listed}
+        with ThreadPoolExecutor(4) as pool:
+            whole = list(pool.map(lambda shard: self._is_whole(folder, shard), shards.values()))
+        sound = {i: s for (i, s), fine in zip(shards.items(), whole, strict=True) if fine}
+        return sound, [s.file for i, s in shards.items() if i not in sound]
+
+    def _is_whole(self, folder: Path, shard: Shard) -> bool:
+        mark = (str(folder / shard.file), shard.sha256)
+        if mark in self._checked:
+            return True
+        try:
+            if (folder / shard.file).stat().st_size != shard.bytes:
+                return False
+            with (folder / shard.file).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
+                    return False
+        except OSError:
+            return False
+        self._checked.add(mark)
+        return True
+
+    def _tidy(self, column: str) -> None:
+        """Before building: what a dead process left is removed, and the journal names only what
+        is sound, in whole lines, so that more can be appended."""
+        folder = self.folder / column
+        folder.mkdir(parents=True, exist_ok=True)
+        sound, damaged = self._check(column)
+        if damaged:
+            names = ", ".join(damaged)
+            log.warning("cache: %s of %s is damaged and is computed again", names, column)
+        for partial in folder.glob(".*.partial"):
+            partial.unlink(missing_ok=True)
+        lines = "".join(json.dumps(asdict(shard)) + "\n" for shard in sound.values())
+        write_whole(folder / "journal.jsonl", lines.encode())
+        (folder / "manifest.json").unlink(missing_ok=True)
+
+    def build(
+        self, extractor: Extractor, items: Sequence[ImageItem], plan: Plan, limit_bytes: int
+    ) -> None:
+        lock = FileLock(self.root / f"{self.key}.build.lock")
+
+        def on_wait() -> None:
+            log.info("another process computes these features; waiting for it")
+
+        with lock:
+            if not lock.acquire(True, STALLED_AFTER, on_wait):
+                raise ResourceError(
+                    f"another process holds {lock.path} and has shown no sign of life for "
+                    f"{STALLED_AFTER:.0f} s.\nEnd it, or use another --cache."
+                )
+            # What that process has done meanwhile need not be done again.
+            missing = self.incomplete(plan)
+            for column in missing:
+                self._tidy(column)
+            self._make_room(plan, missing, extractor, limit_bytes)
+            self._compute(extractor, items, plan, missing, lock)
+            for column in missing:
+                self._seal(column, plan)
+
+    def _compute(
+        self,
+        extractor: Extractor,
+        items: Sequence[ImageItem],
+        plan: Plan,
+        missing: dict[str, list[int]],
+        lock: FileLock,
+    ) -> None:
+        todo = sorted({shard for lacking in missing.values() for shard in lacking})
+        left = sum(len(plan.shards[s]) for s in todo)
+        if 0 < left < len(items):
+            log.info("features: %d of %d images were done before", len(items) - left, len(items))
+        ending = _shard_ends(plan, todo)
+        arrived: dict[str, list[torch.Tensor]] = {}
+        count = 0
+        with (
+            progress("features", len(items), done=len(items) - left) as advance,
+            ThreadPoolExecutor(1, thread_name_prefix="write") as pool,
+        ):
+            writing: Future[None] | None = None
+            for batch in extractor.stream(items, plan, todo):
+                for column in missing:
+                    flat = batch.columns[column].flatten(0, 2).to(DTYPES[self.spec.store_dtype])
+                    arrived.setdefault(column, []).append(flat.cpu())
+                count += len(batch.images)
+                advance(len(batch.images))
+                lock.sign_of_life()
+                if count in ending:
+                    shard = ending[count]
+                    if writing:
+                        writing.result()
+                    wanted = {c: torch.cat(arrived[c]) for c in missing if shard in missing[c]}
+                    arrived = {}
+                    precision = extractor.backbone.precision
+                    writing = pool.submit(self._write_shard, shard, wanted, precision)
+            if writing:
+                writing.result()
+
+    def _write_shard(self, shard: int, columns: dict[str, torch.Tensor], precision: str) -> None:
+        from safetensors.torch import save
+
+        for column, tokens in columns.items():
+            if not torch.isfinite(tokens).all():
+                raise NumbersError(
+                    f"{column} does not fit in {self.spec.store_dtype}: values beyond ±65504.\n"
+                    "Store it with --store-dtype fp32, or take tokens_norm."
+                )
+            folder = self.folder / column
+            folder.mkdir(parents=True, exist_ok=True)
+            data = save({"tokens": tokens})
+            digest = hashlib.sha256(data).hexdigest()
+            written = Shard(shard_name(shard), len(data), digest, precision)
+            write_whole(folder / written.file, data)
+            # The shard is in place before the journal names it.
+            append_line(folder / "journal.jsonl", json.dumps(asdict(written)))
+            self._checked.add((str(folder / written.file), digest))
+
+    def _seal(self, column: str, plan: Plan) -> None:
+        folder = self.folder / column
+        shards, _ = self._check(column)
+        if len(shards) != len(plan.shards):
+            raise AssertionError(f"{folder}: {len(shards)} shards of {len(plan.shards)}")
+        manifest = {
+            "store_version": STORE_VERSION,
+            "column": column,
+            "shards": [asdict(shards[index]) for index in sorted(shards)],
+        }
+        write_whole(folder / "manifest.json", json.dumps(manifest, indent=1).encode())
+        (folder / "journal.jsonl").unlink(missing_ok=True)
+
+    def _make_room(
+        self, plan: Plan, missing: dict[str, list[int]], extractor: Extractor, limit_bytes: int
+    ) -> None:
+        per_token = DTYPES[self.spec.store_dtype].itemsize * extractor.backbone.facts.width
+        shards = [plan.shards[s] for lacking in missing.values() for s in lacking]
+        need = per_token * sum(plan.tokens(image) for images in shards for image in images)
+        if need > limit_bytes:
+            raise ResourceError(
+                f"these features need {size_text(need)}, more than --cache-limit "
+                f"{size_text(limit_bytes)}.\nRaise it, or take fewer --layers or a smaller --size."
+            )
+        evict(self.root, limit_bytes - need, keep=self.key)
+        free = shutil.disk_usage(self.root).free
+        if need > free:
+            raise ResourceError(
+                f"these features need {size_text(need)}, {self.root} has {size_text(free)} free.\n"
+                "Free some space, or use another --cache."
+            )
+
+
+def _shard_ends(plan: Plan, todo: Sequence[int]) -> dict[int, int]:
+    """After how many images of a run over these shards each one is complete."""
+    ends, count = {}, 0
+    for shard in todo:
+        count += len(plan.shards[shard])
+        ends[count] = shard
+    return ends
+
+
+def shard_name(shard: int) -> str:
+    return f"{shard:05d}.safetensors"
+
+
+def _read_plan(path: Path) -> Plan | None:
+    stored = read_json(path) or {}
+    content = str(stored.get("plan"))
+    if hashlib.sha256(content.encode()).hexdigest() != stored.get("sha256"):
+        return None
+    plan = json.loads(content)
+    sizes = tuple((height, width) for height, width in plan["sizes_hw"])
+    return Plan(sizes, tuple(tuple(shard) for shard in plan["shards"]), plan["patch"])
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """A journal's lines; the last may have been cut short, and what follows it is not there."""
+    lines = []
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return []
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+            lines.append(asdict(Shard(**entry)))
+        except (ValueError, TypeError):
+            continue
+    return lines

@@ -1,0 +1,82 @@
+"""Files that appear whole or not at all, and amounts of space as people write them."""
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from skipbench.errors import ResourceError, UsageError
+
+
+def ensure_writable(folder: Path) -> None:
+    """Found out before any computing, by writing."""
+    probe = folder / f".probe.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write in {folder}: {error.strerror}. Choose another."
+        ) from None
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """The file appears whole or not at all, also when the machine goes down."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise _write_error(path, error) from None
+
+
+def append_line(path: Path, line: str) -> None:
+    try:
+        with path.open("a") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise _write_error(path, error) from None
+
+
+def _write_error(path: Path, error: OSError) -> ResourceError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return ResourceError(
+            f"disk full while writing {path.parent}.\nWhat was stored is sound: free some space "
+            "(see `skipbench cache`) and run the same command; it goes on from there."
+        )
+    return ResourceError(f"cannot write {path}: {error.strerror}")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def size_text(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def parse_bytes(text: str) -> int:
+    """ "50GB", "500 MB", "1e9" → bytes."""
+    units = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "KB": 10**3, "B": 1, "": 1}
+    number = text.strip().upper().rstrip("TGMKB ")
+    unit = text.strip().upper().removeprefix(number).strip()
+    try:
+        return int(float(number) * units[unit])
+    except (KeyError, ValueError):
+        raise UsageError(f"{text!r} is no amount of space; give for example 50GB") from None

@@ -1,0 +1,134 @@
+"""checkpoint → backbone → features: the way of the data, one call each from Python."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from skipbench.backbones.health import examine
+from skipbench.backbones.variant import Choice, choose_variant
+from skipbench.backbones.vit import Backbone
+from skipbench.checkpoints import Checkpoint, Expected, open_checkpoint
+from skipbench.engine.device import choose_device, choose_precision
+from skipbench.errors import UsageError
+from skipbench.features.cache import DEFAULT_LIMIT
+from skipbench.features.layers import parse_layers
+from skipbench.features.store import FeatureStore, open_store
+from skipbench.images import find_images, parse_size
+from skipbench.records import FeatureSpec, PositionRule, Residual, Verdict
+
+log = logging.getLogger("skipbench")
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Everything `skipbench inspect` shows."""
+
+    checkpoint: Checkpoint
+    verdict: Verdict
+    choice: Choice
+    device: torch.device
+
+    def backbone(self, precision: str = "auto") -> Backbone:
+        how = choose_precision(precision, self.device)
+        return Backbone(self.checkpoint, self.choice.residual, self.device, how)
+
+
+def inspect(
+    source: str | Path,
+    *,
+    residual: str = "auto",
+    weights: str | None = None,
+    expected: Expected | None = None,
+    position_rule: PositionRule | None = None,
+    device: str = "auto",
+) -> Inspection:
+    """Open a checkpoint and find out, on a few photographs, whether it is skip or skipless."""
+    asked = _asked(residual)
+    where = choose_device(device)
+    checkpoint = open_checkpoint(
+        source, weights=weights, expected=expected, position_rule=position_rule
+    )
+    for note in checkpoint.facts.notes:
+        log.info("%s: %s", checkpoint.facts.name, note)
+    verdict = examine(checkpoint, where)
+    choice = choose_variant(checkpoint.facts, asked, verdict)
+    if choice.warning:
+        log.warning("%s", choice.warning)
+    elif asked is None and checkpoint.facts.residual is None:
+        log.info("%s: taken as %s; %s", checkpoint.facts.name, choice.residual, verdict.reason)
+    return Inspection(checkpoint, verdict, choice, where)
+
+
+def load_backbone(
+    source: str | Path,
+    *,
+    residual: str = "auto",
+    weights: str | None = None,
+    expected: Expected | None = None,
+    position_rule: PositionRule | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+) -> Backbone:
+    """A frozen backbone in the variant that the user, the file or the weights say."""
+    choose_precision(precision, choose_device(device))  # a wrong one is said before any work
+    found = inspect(
+        source,
+        residual=residual,
+        weights=weights,
+        expected=expected,
+        position_rule=position_rule,
+        device=device,
+    )
+    return found.backbone(precision)
+
+
+def extract(
+    backbone: Backbone,
+    images: str | Path | Iterable[str | Path],
+    *,
+    layers: str = "last",
+    tensors: Sequence[str] = ("tokens_norm",),
+    size: str | int = "448",
+    store_dtype: str = "fp16",
+    limit: int | None = None,
+    cache: str | Path | None = None,
+    cache_limit: int = DEFAULT_LIMIT,
+    batch_size: int | None = None,
+    workers: int | None = None,
+) -> FeatureStore:
+    """The features of images or folders: from the cache, or computed and kept there."""
+    sources = [images] if isinstance(images, str | Path) else list(images)
+    items = find_images(sources)[:limit]
+    if store_dtype not in ("fp16", "fp32"):
+        raise UsageError(f"no store dtype {store_dtype!r}; give fp16 or fp32")
+    spec = FeatureSpec(
+        blocks=parse_layers(layers, backbone.depth),
+        tensors=tuple(dict.fromkeys(tensors)),
+        size_hw=parse_size(str(size)),
+        store_dtype=store_dtype,  # type: ignore[arg-type]
+    )
+    if spec.size_hw and any(side % backbone.facts.patch for side in spec.size_hw):
+        height, width = spec.size_hw
+        log.info("images of %d×%d are padded to patches of %d", height, width, backbone.facts.patch)
+    return open_store(
+        backbone,
+        items,
+        spec,
+        cache=cache,
+        limit_bytes=cache_limit,
+        batch_size=batch_size,
+        workers=workers or default_workers(),
+    )
+
+
+def default_workers() -> int:
+    return max(2, min(8, torch.get_num_threads()))
+
+
+def _asked(residual: str) -> Residual | None:
+    if residual not in ("auto", "skip", "skipless"):
+        raise UsageError(f"--residual {residual!r}: give skip, skipless or auto")
+    return None if residual == "auto" else residual  # type: ignore[return-value]
