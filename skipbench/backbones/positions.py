@@ -18,7 +18,7 @@ def interpolate_positions(
 ) -> torch.Tensor:  # (1, new height × new width, channels)
     if old_hw == new_hw:
         return positions
-    grid = positions.float().unflatten(1, old_hw).permute(0, 3, 1, 2)
+    grid = positions.unflatten(1, old_hw).permute(0, 3, 1, 2)
     if rule == "offset":
         # DINO adds 0.1 so that rounding cannot lose a row; the offset also shifts every sample.
         factor = ((new_hw[0] + 0.1) / old_hw[0], (new_hw[1] + 0.1) / old_hw[1])

@@ -78,8 +78,10 @@ class ViT(VisionTransformer):
         return torch.cat([*first, x.flatten(1, 2) + positions], dim=1)
 
 
-def make_vit(facts: CheckpointFacts, residual: Residual, qkv_bias: bool = True) -> ViT:
-    """The architecture that these facts describe, with timm's default initialisation."""
+def make_vit(
+    facts: CheckpointFacts, residual: Residual, qkv_bias: bool = True, initialise: bool = True
+) -> ViT:
+    """The architecture that these facts describe, with timm's default initialisation or none."""
     vit = ViT(
         img_size=(facts.grid_hw[0] * facts.patch, facts.grid_hw[1] * facts.patch),
         patch_size=facts.patch,
@@ -95,7 +97,9 @@ def make_vit(facts: CheckpointFacts, residual: Residual, qkv_bias: bool = True) 
         dynamic_img_size=True,
         norm_layer=partial(torch.nn.LayerNorm, eps=facts.norm_eps),
         mlp_layer=SwiGLUPacked if facts.gated_mlp else Mlp,
+        act_layer=torch.nn.SiLU if facts.gated_mlp else torch.nn.GELU,
         block_fn=BLOCKS[residual],
+        weight_init="" if initialise else "skip",
     )
     vit.position_rule = facts.position_rule
     vit.position_grid_hw = facts.grid_hw
@@ -127,7 +131,7 @@ class Backbone:
         self.precision = precision
         bias = "blocks.0.attn.qkv.bias" in checkpoint.state
         with torch.device("meta"):  # no second copy of the weights, no time for random ones
-            vit = make_vit(checkpoint.facts, residual, qkv_bias=bias)
+            vit = make_vit(checkpoint.facts, residual, qkv_bias=bias, initialise=False)
         vit.load_state_dict(checkpoint.state, strict=True, assign=True)
         self.vit = vit.to(self.device).eval().requires_grad_(False)
 

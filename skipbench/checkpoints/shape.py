@@ -94,7 +94,7 @@ def _read_shape(state: State, grid_hw: tuple[int, int] | None, name: str) -> Sha
         patch=kernel.shape[2],
         mlp_width=hidden[0],
         gated_mlp=hidden[0] == 2 * inner[0],
-        registers=state["reg_token"].shape[1] if "reg_token" in state else 0,
+        registers=sum(state[t].shape[1] for t in ("reg_token", "dist_token") if t in state),
         layer_scale=any(key.endswith("ls1.gamma") for key in state),
         grid_hw=grid_hw or _square_grid(state, name),
     )

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from skipbench import __version__
-from skipbench.engine.signals import INTERRUPTED, TERMINATED, Terminated, raise_on_sigterm
+from skipbench.engine import terminal
+from skipbench.engine.signals import INTERRUPTED, TERMINATED, Terminated, signals_end_it
 from skipbench.errors import SkipbenchError
 
 app = typer.Typer(
@@ -49,9 +50,9 @@ def ending_well(command: Callable[..., None]) -> Callable[..., None]:
     def run(**options: Any) -> None:
         verbose = bool(options.get("verbose"))
         set_up_log(verbose, bool(options.get("quiet")))
-        raise_on_sigterm()
         try:
-            command(**options)
+            with signals_end_it():
+                command(**options)
         except SkipbenchError as error:
             _complain(str(error), verbose)
             raise typer.Exit(error.exit_code) from None
@@ -114,4 +115,5 @@ for name in COMMANDS:
 
 
 def main() -> None:
+    terminal.settle()
     app()

@@ -70,7 +70,6 @@ def extract(
 
     Interrupted, it goes on where it was; run again, it finds everything done.
     """
-    from skipbench import pipeline
     from skipbench.features.cache import cache_folder
     from skipbench.files import ensure_writable, parse_bytes, size_text
 
@@ -79,6 +78,9 @@ def extract(
     how_many = _batch_size(batch_size)
     cache_bytes = parse_bytes(cache_limit)
     ensure_writable(cache_folder(cache) / "features")
+
+    from skipbench import pipeline  # torch: only once all that is cheap to check is right
+
     started = time.monotonic()
     backbone = pipeline.load_backbone(
         ckpt,

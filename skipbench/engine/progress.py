@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from skipbench.engine.terminal import is_plain
+
 Progress = Callable[[int], None]  # called with how many more are done
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -16,7 +18,7 @@ def progress(label: str, total: int, unit: str = "images", done: int = 0) -> Ite
     """`done` is what an earlier run did already: it counts for the bar, not for the rate."""
     if quiet or total <= done:
         yield lambda n: None
-    elif sys.stderr.isatty():
+    elif sys.stderr.isatty() and not is_plain():
         with _animated(label, total, unit, done) as advance:
             yield advance
     else:

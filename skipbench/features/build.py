@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -46,17 +46,13 @@ class Builder:
 
     def plan(self, items: Sequence[ImageItem], backbone: Backbone, workers: int) -> Plan:
         """The stored plan, or the same made anew."""
-        path = self.folder / "plan.json"
-        if stored := _read_plan(path):
+        if stored := _read_plan(self.folder / "plan.json"):
             return stored
-        self.folder.mkdir(parents=True, exist_ok=True)
         width_bytes = DTYPES[self.spec.store_dtype].itemsize * backbone.facts.width
-        plan = make_plan(items, self.spec.size_hw, backbone.facts.patch, width_bytes, workers)
-        write_whole(self.folder / "about.json", json.dumps(self.about, indent=1).encode())
-        content = json.dumps(asdict(plan))
-        digest = hashlib.sha256(content.encode()).hexdigest()
-        write_whole(path, json.dumps({"sha256": digest, "plan": content}).encode())
-        return plan
+        return make_plan(items, self.spec.size_hw, backbone.facts.patch, width_bytes, workers)
+
+    def is_complete(self, plan: Plan) -> bool:
+        return _read_plan(self.folder / "plan.json") is not None and not self.incomplete(plan)
 
     def incomplete(self, plan: Plan) -> dict[str, list[int]]:
         """For each column that is not complete and sound: the shards it lacks. Changes nothing."""
@@ -94,20 +90,28 @@ class Builder:
         self._checked.add(mark)
         return True
 
-    def _tidy(self, column: str) -> None:
-        """Before building: what a dead process left is removed, and the journal names only what
-        is sound, in whole lines, so that more can be appended."""
-        folder = self.folder / column
-        folder.mkdir(parents=True, exist_ok=True)
-        sound, damaged = self._check(column)
-        if damaged:
-            names = ", ".join(damaged)
-            log.warning("cache: %s of %s is damaged and is computed again", names, column)
-        for partial in folder.glob(".*.partial"):
+    def _tidy(self, plan: Plan, columns: Iterable[str]) -> None:
+        """Before building: what a dead process left half-written goes, the plan is put down, and
+        the journals name only what is sound, in whole lines, so that more can be appended."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for partial in self.folder.rglob(".*.partial"):
             partial.unlink(missing_ok=True)
-        lines = "".join(json.dumps(asdict(shard)) + "\n" for shard in sound.values())
-        write_whole(folder / "journal.jsonl", lines.encode())
-        (folder / "manifest.json").unlink(missing_ok=True)
+        write_whole(self.folder / "about.json", json.dumps(self.about, indent=1).encode())
+        content = json.dumps(asdict(plan))
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        write_whole(
+            self.folder / "plan.json", json.dumps({"sha256": digest, "plan": content}).encode()
+        )
+        for column in columns:
+            folder = self.folder / column
+            folder.mkdir(exist_ok=True)
+            sound, damaged = self._check(column)
+            if damaged:
+                names = ", ".join(damaged)
+                log.warning("cache: %s of %s is damaged and is computed again", names, column)
+            lines = "".join(json.dumps(asdict(shard)) + "\n" for shard in sound.values())
+            write_whole(folder / "journal.jsonl", lines.encode())
+            (folder / "manifest.json").unlink(missing_ok=True)
 
     def build(
         self, extractor: Extractor, items: Sequence[ImageItem], plan: Plan, limit_bytes: int
@@ -125,8 +129,7 @@ class Builder:
                 )
             # What that process has done meanwhile need not be done again.
             missing = self.incomplete(plan)
-            for column in missing:
-                self._tidy(column)
+            self._tidy(plan, missing)
             self._make_room(plan, missing, extractor, limit_bytes)
             self._compute(extractor, items, plan, missing, lock)
             for column in missing:

@@ -139,10 +139,10 @@ def open_store(
         raise ResourceError(f"{use.path}: locked by a process that shows no sign of life")
     try:
         plan = builder.plan(items, backbone, workers)
-        if builder.incomplete(plan):
-            builder.build(Extractor(backbone, spec, batch_size, workers), items, plan, limit_bytes)
-        else:
+        if builder.is_complete(plan):
             log.info("features: %d images found in the cache (%s)", len(items), builder.folder)
+        else:
+            builder.build(Extractor(backbone, spec, batch_size, workers), items, plan, limit_bytes)
         os.utime(builder.folder / "about.json")  # least recently used goes first
         return FeatureStore(builder.folder, plan, spec.columns, use)
     except BaseException:
