@@ -44,8 +44,10 @@ def choose_precision(asked: str, device: torch.device) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """On a GPU torch has a class for it; on the CPU, the allocator's words."""
+    """On a GPU torch has a class for it; on the CPU, the words of the allocator, or of oneDNN
+    that found no room for its scratch space."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     words = ("can't allocate memory", "not enough memory", "unable to allocate", "out of memory")
+    words += ("could not create a primitive", "could not create a memory", "std::bad_alloc")
     return isinstance(error, RuntimeError) and any(w in str(error).lower() for w in words)

@@ -86,7 +86,7 @@ class Extractor:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                self._halve(count)
+                self._halve(count, error)
                 waiting.appendleft(part)
                 continue
             yield FeatureBatch(tuple(images[part]), columns)
@@ -108,12 +108,13 @@ class Extractor:
                 log.warning("%s; going on in %s", error, safer)
                 self.backbone.precision = safer
 
-    def _halve(self, count: int) -> None:
+    def _halve(self, count: int, error: Exception) -> None:
         if self.backbone.device.type == "cuda":
             torch.cuda.empty_cache()
         if count == 1:
             raise OutOfMemory(
-                f"out of memory on {self.backbone.device} with a single image.\n"
+                f"out of memory on {self.backbone.device} with a single image "
+                f"({str(error).splitlines()[0][:80]}).\n"
                 "Use a smaller --size, another --device, or fewer --layers."
             )
         self.most = count // 2
