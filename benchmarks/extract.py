@@ -2,9 +2,9 @@
 
     python benchmarks/extract.py [--images 64] [--rounds 3] [--memory 100 1000]
 
-ViT-S/16 with random weights, 448 px, last block with the final norm, 2 threads. In every round the
-ways take turns, so that a machine that slows down slows all of them; a ratio is taken within a
-round, and given as the median over rounds with the lowest and highest.
+ViT-S/16 with random weights, 448 px, last block with the final norm, 2 threads. The ways take turns
+every 16 images, with timm before and after, so that a machine that slows down slows all of them; a
+ratio is taken within a turn, and given as the median over all turns with the quartiles.
 
     timm       forward_intermediates on normalised tensors, in the batch size that suits timm best
     decoded    skipbench on decoded uint8 images: normalising, forward pass, finite check
@@ -33,6 +33,7 @@ from timm.models.vision_transformer import VisionTransformer
 from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import Checkpoint
 from skipbench.demo import make_weights, small_facts
+from skipbench.engine import progress
 from skipbench.features.plan import make_plan
 from skipbench.features.store import open_store
 from skipbench.features.stream import Extractor
@@ -40,6 +41,7 @@ from skipbench.images import find_images, normalise, read_image, stack
 from skipbench.records import FeatureSpec
 
 SIZE_HW = (448, 448)
+TURN = 16  # images
 SPEC = FeatureSpec(blocks=(11,), size_hw=SIZE_HW)
 
 
@@ -108,6 +110,7 @@ def run_stored(backbone: Backbone, items, folder: Path) -> float:
 
 def throughput(images: int, rounds: int) -> None:
     torch.set_num_threads(2)
+    progress.quiet = True
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_jpegs(folder / "jpeg", images)
@@ -122,24 +125,22 @@ def throughput(images: int, rounds: int) -> None:
         best = min((4, 8, 16), key=lambda size: run_timm(model, tensors[:32], size))
         print(f"timm's best batch: {best}; ours: {extractor.token_budget // 784}")
         ratios: dict[str, list[float]] = {"decoded": [], "jpeg": [], "stored": []}
-        for turn in range(rounds):
-            base = run_timm(model, tensors, best)
+        for turn in range(rounds * (images // TURN)):
+            part = slice(turn * TURN % images, turn * TURN % images + TURN)
+            before = run_timm(model, tensors[part], best)
             times = {
-                "decoded": run_decoded(extractor, pictures),
-                "jpeg": run_jpeg(extractor, items),
-                "stored": run_stored(backbone, items, folder / f"cache{turn}"),
+                "decoded": run_decoded(extractor, pictures[part]),
+                "jpeg": run_jpeg(extractor, items[part]),
+                "stored": run_stored(backbone, items[part], folder / f"cache{turn}"),
             }
-            base = (base + run_timm(model, tensors, best)) / 2  # before and after: drift cancels
-            print(f"round {turn + 1}: timm {images / base:.2f} images/s", end="")
+            base = (before + run_timm(model, tensors[part], best)) / 2
+            rates = ", ".join(f"{way} {TURN / seconds:.2f}" for way, seconds in times.items())
+            print(f"turn {turn + 1}: images/s: timm {TURN / base:.2f}, {rates}", flush=True)
             for way, seconds in times.items():
                 ratios[way].append(base / seconds)
-                print(f", {way} {images / seconds:.2f}", end="")
-            print()
     for way, found in ratios.items():
-        print(
-            f"{way:8} {statistics.median(found):.3f} of timm's throughput "
-            f"({min(found):.3f} to {max(found):.3f})"
-        )
+        low, middle, high = statistics.quantiles(found, n=4)
+        print(f"{way:8} {middle:.3f} of timm's throughput (quartiles {low:.3f} to {high:.3f})")
 
 
 def memory(counts: list[int]) -> None:

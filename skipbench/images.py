@@ -136,10 +136,10 @@ def stack(images: Sequence["np.ndarray"], patch: int) -> "torch.Tensor":
     height, width = padded(
         (max(i.shape[0] for i in images), max(i.shape[1] for i in images)), patch
     )
-    batch = np.zeros((len(images), height, width, 3), np.uint8)
+    batch = np.zeros((len(images), 3, height, width), np.uint8)
     for row, image in zip(batch, images, strict=True):
-        row[: image.shape[0], : image.shape[1]] = image
-    return torch.from_numpy(batch).permute(0, 3, 1, 2)
+        row[:, : image.shape[0], : image.shape[1]] = image.transpose(2, 0, 1)
+    return torch.from_numpy(batch)
 
 
 def normalise(batch: "torch.Tensor", sizes_hw: Sequence[tuple[int, int]]) -> "torch.Tensor":
@@ -148,11 +148,11 @@ def normalise(batch: "torch.Tensor", sizes_hw: Sequence[tuple[int, int]]) -> "to
 
     mean = torch.tensor(MEAN_RGB, device=batch.device).view(3, 1, 1) * 255
     std = torch.tensor(STD_RGB, device=batch.device).view(3, 1, 1) * 255
-    images = (batch.float() - mean) / std
+    images = batch.float().sub_(mean).div_(std)
     for image, (height, width) in zip(images, sizes_hw, strict=True):
         image[:, height:] = 0
         image[:, :, width:] = 0
-    return images.contiguous()
+    return images
 
 
 def fingerprint(items: Iterable[ImageItem]) -> str:
@@ -170,7 +170,6 @@ def fingerprint(items: Iterable[ImageItem]) -> str:
 def embedded_photographs(size_hw: tuple[int, int]) -> "torch.Tensor":
     """Four photographs that come with scikit-image (a cat, a cup, a face, a rocket), normalised."""
     import numpy as np
-    import torch
     from PIL import Image
     from skimage import data
 
@@ -179,5 +178,4 @@ def embedded_photographs(size_hw: tuple[int, int]) -> "torch.Tensor":
         np.asarray(Image.fromarray(photo()).resize((width, height), Image.Resampling.BICUBIC))
         for photo in (data.chelsea, data.coffee, data.astronaut, data.rocket)
     ]
-    batch = torch.from_numpy(np.stack(photos)).permute(0, 3, 1, 2)
-    return normalise(batch, [size_hw] * len(photos))
+    return normalise(stack(photos, 1), [size_hw] * len(photos))
