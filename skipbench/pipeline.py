@@ -12,12 +12,12 @@ from skipbench.backbones.variant import Choice, choose_variant
 from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import Checkpoint, Expected, open_checkpoint
 from skipbench.engine.device import choose_device, choose_precision
-from skipbench.errors import UsageError
+from skipbench.errors import NumbersError, UsageError
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.features.layers import parse_layers
 from skipbench.features.store import FeatureStore, open_store
 from skipbench.images import find_images, parse_size
-from skipbench.records import FeatureSpec, PositionRule, Residual, Verdict
+from skipbench.records import FeatureSpec, PositionRule, Residual, VariantHealth, Verdict
 
 log = logging.getLogger("skipbench")
 
@@ -31,7 +31,18 @@ class Inspection:
     choice: Choice
     device: torch.device
 
+    @property
+    def broken(self) -> str | None:
+        """Where NaN or Inf arises in the variant that is run, or None."""
+        health: VariantHealth = getattr(self.verdict, self.choice.residual)
+        block = next((b.block for b in health.blocks if not b.finite), None)
+        if block is None:
+            return None
+        return f"{self.checkpoint.facts.name}, run {health.residual}: NaN or Inf in block {block}"
+
     def backbone(self, precision: str = "auto") -> Backbone:
+        if self.broken:
+            raise NumbersError(self.broken)
         how = choose_precision(precision, self.device)
         return Backbone(self.checkpoint, self.choice.residual, self.device, how)
 
@@ -54,6 +65,8 @@ def inspect(
     for note in checkpoint.facts.notes:
         log.info("%s: %s", checkpoint.facts.name, note)
     verdict = examine(checkpoint, where)
+    if not (verdict.skip.finite or verdict.skipless.finite):
+        raise NumbersError(f"{checkpoint.facts.name}: {verdict.reason}")
     choice = choose_variant(checkpoint.facts, asked, verdict)
     if choice.warning:
         log.warning("%s", choice.warning)

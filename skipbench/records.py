@@ -89,6 +89,10 @@ class VariantHealth:
     against: tuple[str, ...]  # what speaks against it; empty where plausible
     notes: tuple[str, ...]  # what speaks against its features, even so
 
+    @property
+    def finite(self) -> bool:
+        return all(block.finite for block in self.blocks)
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -10,7 +10,7 @@ from skipbench.backbones import health
 from skipbench.backbones.variant import choose_variant
 from skipbench.checkpoints import Checkpoint, open_checkpoint
 from skipbench.demo import make_weights, small_facts
-from skipbench.errors import UnclearVariant
+from skipbench.errors import NumbersError, UnclearVariant
 from skipbench.pipeline import inspect
 from skipbench.records import BlockHealth
 
@@ -114,16 +114,33 @@ def test_who_decides(made, verdicts):
     assert choose_variant(told, "skip", verdict).residual == "skip"
 
 
-def test_nan_in_one_variant_only_decides(tmp_path):
-    """With residuals the stream overflows; without them norms keep it sound."""
-    facts = small_facts(width=128, depth=4, patch=8, heads=2)
+def overflowing(seed=0):
+    """Weights whose block 1 overflows, in either variant."""
+    state = original_state(seed=seed)
+    state["blocks.1.mlp.fc1.bias"] = state["blocks.1.mlp.fc1.bias"] + 3e38
+    return state
+
+
+def test_weights_that_overflow_in_either_variant(tmp_path):
+    torch.save(overflowing(), tmp_path / "w.pth")
+    for residual in ("auto", "skip", "skipless"):
+        with pytest.raises(NumbersError, match="NaN or Inf arises in block 1"):
+            inspect(tmp_path / "w.pth", residual=residual, device="cpu")
+
+
+def test_nan_in_one_variant_decides_for_the_other(tmp_path):
+    """Two outputs that are finite each, and whose sum is not."""
+    facts = small_facts(width=128, depth=3, patch=8, heads=2)
     state = make_weights("skipless", facts)
-    state["cls_token"] = state["cls_token"]
-    checkpoint = Checkpoint(
-        {k: v * (1e38 if k == "pos_embed" else 1) for k, v in state.items()}, facts
-    )
-    verdict = health.examine(checkpoint)
-    assert not verdict.skip.blocks[-1].finite or not verdict.skipless.blocks[-1].finite
+    state["blocks.0.mlp.fc2.bias"] = torch.full((128,), 3e38)
+    state["blocks.1.attn.proj.bias"] = torch.full((128,), 3e38)
+    torch.save(state, tmp_path / "w.pth")
+    found = inspect(tmp_path / "w.pth", residual="skip", device="cpu")
+    assert found.verdict.skipless.finite and not found.verdict.skip.finite
+    assert found.broken == "w.pth, run skip: NaN or Inf in block 1"
+    with pytest.raises(NumbersError, match="run skip: NaN or Inf"):
+        found.backbone()
+    assert inspect(tmp_path / "w.pth", residual="skipless", device="cpu").broken is None
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="no real weights here")

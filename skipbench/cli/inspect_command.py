@@ -52,6 +52,7 @@ def inspect(
 ) -> None:
     """Show what a checkpoint is, where each fact was read, and the health of every block."""
     from skipbench import pipeline
+    from skipbench.errors import NumbersError
 
     options.one_of("--weights", weights, "teacher", "student")
     options.one_of("--position-rule", position_rule, "offset", "size", "antialias")
@@ -67,6 +68,8 @@ def inspect(
         typer.echo(json.dumps(to_json(found), indent=2))
     else:
         show(found)
+    if found.broken:
+        raise NumbersError(found.broken)
 
 
 def to_json(found: "Inspection") -> dict[str, Any]:
@@ -163,7 +166,9 @@ def _print_verdict(console: Any, found: "Inspection") -> None:
     console.print(f"run as [bold]{choice.residual}[/bold], because of {choice.source}")
     for note in notes:
         console.print(f"note: {note}")
-    if choice.warning:
+    if found.broken:
+        console.print("[bold red]verdict: broken, NaN or Inf arises[/bold red]")
+    elif choice.warning:
         console.print("[bold red]verdict: the wrong variant, by the look of it[/bold red]")
     elif notes:
         console.print("[bold yellow]verdict: the right variant, but its features collapse[/]")
