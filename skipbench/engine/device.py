@@ -48,6 +48,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     that found no room for its scratch space."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    words = ("can't allocate memory", "not enough memory", "unable to allocate", "out of memory")
-    words += ("could not create a primitive", "could not create a memory", "std::bad_alloc")
+    words = (
+        "can't allocate memory", "not enough memory", "unable to allocate", "out of memory",
+        "could not create a primitive", "could not create a memory", "std::bad_alloc",
+    )  # fmt: skip
     return isinstance(error, RuntimeError) and any(w in str(error).lower() for w in words)
