@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import torch
 
@@ -12,7 +13,7 @@ from skipbench.backbones.variant import Choice, choose_variant
 from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import Checkpoint, Expected, open_checkpoint
 from skipbench.engine.device import choose_device, choose_precision
-from skipbench.errors import NumbersError, UsageError
+from skipbench.errors import NumbersError, UnclearVariant, UsageError
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.features.layers import parse_layers
 from skipbench.features.store import FeatureStore, open_store
@@ -22,80 +23,83 @@ from skipbench.records import FeatureSpec, PositionRule, Residual, VariantHealth
 log = logging.getLogger("skipbench")
 
 
+class Reading(TypedDict, total=False):
+    """How a checkpoint is read: the keyword arguments of `inspect` and `load_backbone`."""
+
+    residual: str  # skip, skipless or auto
+    weights: str | None  # teacher or student
+    expected: Expected | None
+    position_rule: PositionRule | None
+    device: str
+
+
 @dataclass(frozen=True)
 class Inspection:
     """Everything `skipbench inspect` shows."""
 
     checkpoint: Checkpoint
     verdict: Verdict
-    choice: Choice
+    choice: Choice | None  # None: skip or skipless is unclear
     device: torch.device
 
     @property
-    def broken(self) -> str | None:
-        """Where NaN or Inf arises in the variant that is run, or None."""
-        health: VariantHealth = getattr(self.verdict, self.choice.residual)
-        block = next((b.block for b in health.blocks if not b.finite), None)
-        if block is None:
-            return None
-        return f"{self.checkpoint.facts.name}, run {health.residual}: NaN or Inf in block {block}"
+    def health(self) -> VariantHealth | None:
+        """Of the variant that is run."""
+        return getattr(self.verdict, self.choice.residual) if self.choice else None
+
+    def require_sound(self) -> Choice:
+        """The variant that is run; an error where it is broken, or unclear."""
+        name = self.checkpoint.facts.name
+        for health in [self.health] if self.health else [self.verdict.skip, self.verdict.skipless]:
+            if health.finite:
+                break
+        else:
+            block = next(b.block for b in health.blocks if not b.finite)
+            raise NumbersError(f"{name}, run {health.residual}: NaN or Inf arises in block {block}")
+        if self.choice is None:
+            raise UnclearVariant(
+                f"{name}: skip or skipless? Neither the file nor its weights tell:\n"
+                f"{self.verdict.reason}.\nSay which with --residual skip or --residual skipless."
+            )
+        return self.choice
 
     def backbone(self, precision: str = "auto") -> Backbone:
-        if self.broken:
-            raise NumbersError(self.broken)
         how = choose_precision(precision, self.device)
-        return Backbone(self.checkpoint, self.choice.residual, self.device, how)
+        return Backbone(self.checkpoint, self.require_sound().residual, self.device, how)
 
 
-def inspect(
-    source: str | Path,
-    *,
-    residual: str = "auto",
-    weights: str | None = None,
-    expected: Expected | None = None,
-    position_rule: PositionRule | None = None,
-    device: str = "auto",
-) -> Inspection:
+def inspect(source: str | Path, **reading: Unpack[Reading]) -> Inspection:
     """Open a checkpoint and find out, on a few photographs, whether it is skip or skipless."""
-    asked = _asked(residual)
-    where = choose_device(device)
+    asked = _asked(reading.get("residual", "auto"))
+    where = choose_device(reading.get("device", "auto"))
     checkpoint = open_checkpoint(
-        source, weights=weights, expected=expected, position_rule=position_rule
+        source,
+        weights=reading.get("weights"),
+        expected=reading.get("expected"),
+        position_rule=reading.get("position_rule"),
     )
+    name = checkpoint.facts.name
     for note in checkpoint.facts.notes:
-        log.info("%s: %s", checkpoint.facts.name, note)
+        log.info("%s: %s", name, note)
     verdict = examine(checkpoint, where)
-    if not (verdict.skip.finite or verdict.skipless.finite):
-        raise NumbersError(f"{checkpoint.facts.name}: {verdict.reason}")
     choice = choose_variant(checkpoint.facts, asked, verdict)
-    if choice.warning:
+    if choice and choice.warning:
         log.warning("%s", choice.warning)
-    elif asked is None and checkpoint.facts.residual is None:
-        log.info("%s: taken as %s; %s", checkpoint.facts.name, choice.residual, verdict.reason)
+    elif choice and asked is None and checkpoint.facts.residual is None:
+        log.info("%s: taken as %s; %s", name, choice.residual, verdict.reason)
     return Inspection(checkpoint, verdict, choice, where)
 
 
 def load_backbone(
-    source: str | Path,
-    *,
-    residual: str = "auto",
-    weights: str | None = None,
-    expected: Expected | None = None,
-    position_rule: PositionRule | None = None,
-    device: str = "auto",
-    precision: str = "auto",
+    source: str | Path, *, precision: str = "auto", **reading: Unpack[Reading]
 ) -> Backbone:
-    """A frozen backbone in the variant that the user, the file or the weights say."""
-    choose_precision(precision, choose_device(device))  # a wrong one is said before any work
-    found = inspect(
-        source,
-        residual=residual,
-        weights=weights,
-        expected=expected,
-        position_rule=position_rule,
-        device=device,
-    )
-    return found.backbone(precision)
+    """A frozen backbone in the variant that the user, the file or the weights say.
+
+    reading: residual, weights, expected, position_rule, device, as for `inspect`.
+    """
+    device = choose_device(reading.get("device", "auto"))
+    choose_precision(precision, device)  # a wrong one is said before any work
+    return inspect(source, **reading).backbone(precision)
 
 
 def extract(

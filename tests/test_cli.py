@@ -146,6 +146,8 @@ def test_undecidable_asks_for_the_flag(cli, tmp_path):
     done = cli("inspect", "--ckpt", tmp_path / "w.pth")
     assert done.exit_code == 2, done.output
     assert "--residual skip" in done.stderr
+    # … and the page shows both, for whoever has to decide.
+    assert "run skip," in done.stdout and "run skipless," in done.stdout
     assert cli("inspect", "--ckpt", tmp_path / "w.pth", "--residual", "skipless").exit_code == 0
 
 
@@ -156,13 +158,13 @@ def test_undecidable_asks_for_the_flag(cli, tmp_path):
     ("arguments", "code", "words"),
     [
         (["inspect", "--ckpt", "nowhere.pth"], 3, "no checkpoint at"),
-        (["inspect", "--ckpt", "CKPT", "--residual", "none"], 2, "skip, skipless or auto"),
+        (["inspect", "--ckpt", "CKPT", "--residual", "none"], 2, "give skip, skipless, auto"),
         (["inspect", "--ckpt", "CKPT", "--weights", "techer"], 2, "Did you mean 'teacher'"),
         (["inspect", "--ckpt", "CKPT", "--weights", "teacher"], 3, "has no teacher"),
         (["inspect", "--ckpt", "CKPT", "--expect", "depth=12"], 3, "depth 12 was asked for"),
         (["inspect", "--ckpt", "CKPT", "--expect", "deep=12"], 2, "Did you mean 'depth'"),
         (["inspect", "--ckpt", "CKPT", "--heads", "5"], 3, "5 heads"),
-        (["inspect", "--ckpt", "CKPT", "--position-rule", "x"], 2, "offset or size or antialias"),
+        (["inspect", "--ckpt", "CKPT", "--position-rule", "x"], 2, "offset, size, antialias"),
         (["extract", "PICTURES", "--ckpt", "CKPT", "--layers", "9"], 2, "no block 9"),
         (["extract", "PICTURES", "--ckpt", "CKPT", "--size", "big"], 2, "size 'big'"),
         (["extract", "nowhere", "--ckpt", "CKPT"], 4, "no such image or folder"),
@@ -222,7 +224,7 @@ def test_nan_in_the_variant_asked_for_is_shown_and_is_6(cli, tmp_path):
     state["blocks.0.mlp.fc2.bias"][3] = state["blocks.1.attn.proj.bias"][3] = 3e38
     torch.save(state, tmp_path / "w.pth")
     done = cli("inspect", "--ckpt", tmp_path / "w.pth", "--residual", "skip")
-    assert done.exit_code == 6 and "NaN or Inf in block 1" in done.stderr
+    assert done.exit_code == 6 and "NaN or Inf arises in block 1" in done.stderr
     assert "verdict: broken" in done.stdout
 
 

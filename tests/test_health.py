@@ -11,7 +11,7 @@ from skipbench.backbones.variant import choose_variant
 from skipbench.checkpoints import Checkpoint, open_checkpoint
 from skipbench.demo import make_weights, small_facts
 from skipbench.errors import NumbersError, UnclearVariant
-from skipbench.pipeline import inspect
+from skipbench.pipeline import Inspection, inspect
 from skipbench.records import BlockHealth
 
 
@@ -96,8 +96,10 @@ def test_unclear_asks_for_the_flag(made):
     unclear = health.judge(
         health.assess("skip", rows(0.8, 0.8)), health.assess("skipless", rows(0.8, 0.7))
     )
+    assert choose_variant(facts, None, unclear) is None
+    found = Inspection(made["skip"], unclear, None, torch.device("cpu"))
     with pytest.raises(UnclearVariant, match="--residual skip") as caught:
-        choose_variant(facts, None, unclear)
+        found.backbone()
     assert caught.value.exit_code == 2
     assert choose_variant(facts, "skipless", unclear).warning is None
 
@@ -125,7 +127,7 @@ def test_weights_that_overflow_in_either_variant(tmp_path):
     torch.save(overflowing(), tmp_path / "w.pth")
     for residual in ("auto", "skip", "skipless"):
         with pytest.raises(NumbersError, match="NaN or Inf arises in block 1"):
-            inspect(tmp_path / "w.pth", residual=residual, device="cpu")
+            inspect(tmp_path / "w.pth", residual=residual, device="cpu").backbone()
 
 
 def test_nan_in_one_variant_decides_for_the_other(tmp_path):
@@ -136,10 +138,9 @@ def test_nan_in_one_variant_decides_for_the_other(tmp_path):
     torch.save(state, tmp_path / "w.pth")
     found = inspect(tmp_path / "w.pth", residual="skip", device="cpu")
     assert found.verdict.skipless.finite and not found.verdict.skip.finite
-    assert found.broken == "w.pth, run skip: NaN or Inf in block 1"
-    with pytest.raises(NumbersError, match="run skip: NaN or Inf"):
+    with pytest.raises(NumbersError, match="run skip: NaN or Inf arises in block 1"):
         found.backbone()
-    assert inspect(tmp_path / "w.pth", residual="skipless", device="cpu").broken is None
+    assert inspect(tmp_path / "w.pth", residual="skipless", device="cpu").backbone()
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="no real weights here")

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from skipbench.errors import UnclearVariant
 from skipbench.records import CheckpointFacts, Residual, Verdict
 
 
@@ -13,16 +12,14 @@ class Choice:
     warning: str | None = None  # set where the choice goes against a clear winner
 
 
-def choose_variant(facts: CheckpointFacts, asked: Residual | None, verdict: Verdict) -> Choice:
-    said = (asked, "--residual") if asked else (facts.residual, facts.sources.get("residual", ""))
-    residual, source = said
+def choose_variant(
+    facts: CheckpointFacts, asked: Residual | None, verdict: Verdict
+) -> Choice | None:
+    """None: nobody says it, and the weights do not show it."""
+    residual = asked or facts.residual
+    source = "--residual" if asked else facts.sources.get("residual", "")
     if residual is None:
-        if verdict.winner is None:
-            raise UnclearVariant(
-                f"{facts.name}: skip or skipless? Neither the file nor its weights tell:\n"
-                f"{verdict.reason}.\nSay which with --residual skip or --residual skipless."
-            )
-        return Choice(verdict.winner, "the health of its blocks")
+        return verdict.winner and Choice(verdict.winner, "the health of its blocks")
     if verdict.winner is None or verdict.winner == residual:
         return Choice(residual, source)
     warning = (

@@ -73,24 +73,16 @@ def extract(
     from skipbench.features.cache import cache_folder
     from skipbench.files import ensure_writable, parse_bytes, size_text
 
-    options.one_of("--weights", weights, "teacher", "student")
-    options.one_of("--position-rule", position_rule, "offset", "size", "antialias")
     how_many = _batch_size(batch_size)
     cache_bytes = parse_bytes(cache_limit)
     ensure_writable(cache_folder(cache) / "features")
-
-    from skipbench import pipeline  # torch: only once all that is cheap to check is right
-
+    options.one_of("--precision", precision, "auto", "fp32", "bf16", "fp16")
     started = time.monotonic()
-    backbone = pipeline.load_backbone(
-        ckpt,
-        residual=residual,
-        weights=weights,
-        expected=options.expected(expect, heads),
-        position_rule=position_rule,  # type: ignore[arg-type]
-        device=device,
-        precision=precision,
-    )
+    found = options.inspection(ckpt, residual, weights, heads, expect, position_rule, device)
+    backbone = found.backbone(precision)
+
+    from skipbench import pipeline
+
     with pipeline.extract(
         backbone,
         images,

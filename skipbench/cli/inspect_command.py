@@ -10,7 +10,7 @@ from skipbench.cli import options
 
 if TYPE_CHECKING:
     from skipbench.pipeline import Inspection
-    from skipbench.records import BlockHealth
+    from skipbench.records import BlockHealth, VariantHealth
 
 FACTS = (
     ("layout", "layout"),
@@ -51,34 +51,22 @@ def inspect(
     verbose: options.Verbose = False,
 ) -> None:
     """Show what a checkpoint is, where each fact was read, and the health of every block."""
-    from skipbench import pipeline
-    from skipbench.errors import NumbersError
-
-    options.one_of("--weights", weights, "teacher", "student")
-    options.one_of("--position-rule", position_rule, "offset", "size", "antialias")
-    found = pipeline.inspect(
-        ckpt,
-        residual=residual,
-        weights=weights,
-        expected=options.expected(expect, heads),
-        position_rule=position_rule,  # type: ignore[arg-type]
-        device=device,
-    )
+    found = options.inspection(ckpt, residual, weights, heads, expect, position_rule, device)
     if as_json:
         typer.echo(json.dumps(to_json(found), indent=2))
     else:
         show(found)
-    if found.broken:
-        raise NumbersError(found.broken)
+    found.require_sound()
 
 
 def to_json(found: "Inspection") -> dict[str, Any]:
+    choice = found.choice
     return {
         "facts": found.checkpoint.facts.to_json(),
         "parameters": found.checkpoint.parameters,
-        "residual": found.choice.residual,
-        "residual_source": found.choice.source,
-        "warning": found.choice.warning,
+        "residual": choice.residual if choice else None,
+        "residual_source": choice.source if choice else None,
+        "warning": choice.warning if choice else None,
         "verdict": asdict(found.verdict),
     }
 
@@ -90,7 +78,8 @@ def show(found: "Inspection") -> None:
     facts = found.checkpoint.facts
     console.print(f"\n[bold]{facts.name}[/bold]  {found.checkpoint.parameters:,} parameters\n")
     console.print(_facts_table(found))
-    console.print(_blocks_table(found))
+    for health in [found.health] if found.health else [found.verdict.skip, found.verdict.skipless]:
+        console.print(_blocks_table(health))
     _print_verdict(console, found)
 
 
@@ -117,12 +106,11 @@ def _text(value: Any) -> str:
     return f"{value[0]}×{value[1]}" if isinstance(value, tuple) else str(value)
 
 
-def _blocks_table(found: "Inspection") -> Any:
+def _blocks_table(health: "VariantHealth") -> Any:
     from rich.table import Table
 
-    health = getattr(found.verdict, found.choice.residual)
     table = Table(
-        title=f"\nblocks, run {found.choice.residual}, on four photographs",
+        title=f"\nblocks, run {health.residual}, on four photographs",
         title_justify="left",
         title_style="bold",
         box=None,
@@ -153,26 +141,30 @@ def _row(block: "BlockHealth") -> tuple[str, ...]:
 
 def _print_verdict(console: Any, found: "Inspection") -> None:
     verdict, choice = found.verdict, found.choice
-    notes = getattr(verdict, choice.residual).notes
     console.print(
         "\n[dim]norm: mean length of a patch token. spread: deviation over an image's tokens "
         "relative to their length (0: all alike).\nrank: effective rank of the centred tokens. "
         "attention: mean distance from a patch to those it attends to, in patches.[/dim]\n"
     )
-    if verdict.winner:
-        console.print(f"[bold]weights look {verdict.winner}[/bold]: {verdict.reason}")
-    else:
-        console.print(f"[bold]weights do not tell skip from skipless[/bold]: {verdict.reason}")
-    console.print(f"run as [bold]{choice.residual}[/bold], because of {choice.source}")
-    for note in notes:
+    looks = f"look {verdict.winner}" if verdict.winner else "do not tell skip from skipless"
+    console.print(f"[bold]weights {looks}[/bold]: {verdict.reason}")
+    if choice:
+        console.print(f"run as [bold]{choice.residual}[/bold], because of {choice.source}")
+    for note in found.health.notes if found.health else ():
         console.print(f"note: {note}")
-    if found.broken:
-        console.print("[bold red]verdict: broken, NaN or Inf arises[/bold red]")
-    elif choice.warning:
-        console.print("[bold red]verdict: the wrong variant, by the look of it[/bold red]")
-    elif notes:
-        console.print("[bold yellow]verdict: the right variant, but its features collapse[/]")
-    elif verdict.winner:
-        console.print("[bold green]verdict: healthy[/bold green]")
-    else:
-        console.print("[bold yellow]verdict: unclear[/bold yellow]")
+    style, words = _verdict(found)
+    console.print(f"verdict: {words}", style=f"bold {style}")
+
+
+def _verdict(found: "Inspection") -> tuple[str, str]:
+    if found.choice is None or found.health is None:
+        return "yellow", "unclear"
+    if not found.health.finite:
+        return "red", "broken, NaN or Inf arises"
+    if found.choice.warning:
+        return "red", "the wrong variant, by the look of it"
+    if found.verdict.winner is None:
+        return "yellow", "unclear, run as you say"
+    if found.health.notes:
+        return "yellow", "the right variant, but its features collapse"
+    return "green", "healthy"

@@ -1,11 +1,13 @@
 """Options that mean the same in every command."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skipbench.errors import UsageError, did_you_mean
+
 if TYPE_CHECKING:
-    from skipbench.checkpoints import Expected
+    from skipbench.pipeline import Inspection
 
 Ckpt = Annotated[
     str,
@@ -87,13 +89,37 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and er
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Details, and tracebacks.")]
 
 
-def expected(expect: list[str] | None, heads: int | None) -> "Expected":
-    """--expect and --heads → Expected."""
-    from skipbench.checkpoints import Expected
-    from skipbench.errors import UsageError, did_you_mean
+def inspection(
+    ckpt: str,
+    residual: str,
+    weights: str | None,
+    heads: int | None,
+    expect: list[str] | None,
+    position_rule: str | None,
+    device: str,
+) -> "Inspection":
+    """The options that say which checkpoint, checked, and the checkpoint opened."""
+    one_of("--residual", residual, "skip", "skipless", "auto")
+    one_of("--weights", weights, "teacher", "student")
+    one_of("--position-rule", position_rule, "offset", "size", "antialias")
+    facts = _expected_facts(expect, heads)
 
+    from skipbench import pipeline  # torch: only once all that is cheap to check is right
+    from skipbench.checkpoints import Expected
+
+    return pipeline.inspect(
+        ckpt,
+        residual=residual,
+        weights=weights,
+        expected=Expected(**facts),
+        position_rule=position_rule,  # type: ignore[arg-type]
+        device=device,
+    )
+
+
+def _expected_facts(expect: list[str] | None, heads: int | None) -> dict[str, Any]:
     known = ("depth", "width", "patch", "heads", "sha256")
-    facts: dict[str, int | str] = {} if heads is None else {"heads": heads}
+    facts: dict[str, Any] = {} if heads is None else {"heads": heads}
     for pair in expect or []:
         fact, _, value = pair.partition("=")
         if fact not in known:
@@ -102,13 +128,10 @@ def expected(expect: list[str] | None, heads: int | None) -> "Expected":
         if fact != "sha256" and not value.isdigit():
             raise UsageError(f"--expect {pair}: a whole number belongs behind the =")
         facts[fact] = value if fact == "sha256" else int(value)
-    return Expected(**facts)  # type: ignore[arg-type]
+    return facts
 
 
-def one_of(option: str, value: str | None, *known: str) -> str | None:
-    from skipbench.errors import UsageError, did_you_mean
-
+def one_of(option: str, value: str | None, *known: str) -> None:
     if value is not None and value not in known:
         near = did_you_mean(value, known)
-        raise UsageError(f"{option} {value!r}: give {' or '.join(known)}.{near}")
-    return value
+        raise UsageError(f"{option} {value!r}: give {', '.join(known)}.{near}")

@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ log = logging.getLogger("skipbench")
 
 STORE_VERSION = 1
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
+LONG_TO_CHECK = 2 * 10**9  # bytes: checksums of more than this get a progress line
 STALLED_AFTER = 600.0  # seconds without a sign of life from the process that computes
 
 
@@ -69,10 +71,18 @@ class Builder:
         folder = self.folder / column
         manifest = read_json(folder / "manifest.json")
         listed = manifest.get("shards", []) if manifest else _read_lines(folder / "journal.jsonl")
-        shards = {int(Path(s["file"]).stem): Shard(**s) for s in listed}
-        with ThreadPoolExecutor(4) as pool:
-            whole = list(pool.map(lambda shard: self._is_whole(folder, shard), shards.values()))
-        sound = {i: s for (i, s), fine in zip(shards.items(), whole, strict=True) if fine}
+        shards = _parse(listed)
+        large = sum(shard.bytes for shard in shards.values()) > LONG_TO_CHECK
+        sound: dict[int, Shard] = {}
+        with (
+            progress(f"checking {column}", len(shards) if large else 0, "shards") as advance,
+            ThreadPoolExecutor(4) as pool,
+        ):
+            checks = pool.map(lambda shard: self._is_whole(folder, shard), shards.values())
+            for (index, shard), whole in zip(shards.items(), checks, strict=True):
+                if whole:
+                    sound[index] = shard
+                advance(1)
         return sound, [s.file for i, s in shards.items() if i not in sound]
 
     def _is_whole(self, folder: Path, shard: Shard) -> bool:
@@ -129,8 +139,8 @@ class Builder:
                 )
             # What that process has done meanwhile need not be done again.
             missing = self.incomplete(plan)
-            self._tidy(plan, missing)
             self._make_room(plan, missing, extractor, limit_bytes)
+            self._tidy(plan, missing)
             self._compute(extractor, items, plan, missing, lock)
             for column in missing:
                 self._seal(column, plan)
@@ -248,17 +258,24 @@ def _read_plan(path: Path) -> Plan | None:
     return Plan(sizes, tuple(tuple(shard) for shard in plan["shards"]), plan["patch"])
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """A journal's lines; the last may have been cut short, and what follows it is not there."""
-    lines = []
+def _read_lines(path: Path) -> list[Any]:
+    """A journal's lines; one that was cut short is not there."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError):
         return []
+    lines = []
     for line in text.splitlines():
-        try:
-            entry = json.loads(line)
-            lines.append(asdict(Shard(**entry)))
-        except (ValueError, TypeError):
-            continue
+        with suppress(ValueError):
+            lines.append(json.loads(line))
     return lines
+
+
+def _parse(listed: Any) -> dict[int, Shard]:
+    """By number. An entry that is damaged is not there: its shard is computed again."""
+    shards = {}
+    for entry in listed if isinstance(listed, list) else ():
+        with suppress(TypeError, ValueError, AttributeError):
+            shard = Shard(**entry)
+            shards[int(shard.file.removesuffix(".safetensors"))] = shard
+    return shards
