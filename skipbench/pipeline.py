@@ -17,7 +17,7 @@ from skipbench.errors import NumbersError, UnclearVariant, UsageError
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.features.layers import parse_layers
 from skipbench.features.store import FeatureStore, open_store
-from skipbench.images import find_images, parse_size
+from skipbench.images import find_images, padded, parse_size
 from skipbench.records import FeatureSpec, PositionRule, Residual, VariantHealth, Verdict
 
 log = logging.getLogger("skipbench")
@@ -127,9 +127,7 @@ def extract(
         size_hw=parse_size(str(size)),
         store_dtype=store_dtype,  # type: ignore[arg-type]
     )
-    if spec.size_hw and any(side % backbone.facts.patch for side in spec.size_hw):
-        height, width = spec.size_hw
-        log.info("images of %d×%d are padded to patches of %d", height, width, backbone.facts.patch)
+    _say_what_is_adapted(backbone, spec)
     return open_store(
         backbone,
         items,
@@ -139,6 +137,20 @@ def extract(
         batch_size=batch_size,
         workers=workers or default_workers(),
     )
+
+
+def _say_what_is_adapted(backbone: Backbone, spec: FeatureSpec) -> None:
+    facts, (rows, columns) = backbone.facts, backbone.facts.grid_hw
+    if spec.size_hw is None:
+        new = "each image's grid"
+    else:
+        height, width = padded(spec.size_hw, facts.patch)
+        if (height, width) != spec.size_hw:
+            log.info("images are padded from %d×%d to %d×%d", *spec.size_hw, height, width)
+        new = f"{height // facts.patch}×{width // facts.patch}"
+    if new != f"{rows}×{columns}":
+        rule = facts.position_rule
+        log.info("positions of %d×%d patches interpolated to %s (%s)", rows, columns, new, rule)
 
 
 def default_workers() -> int:

@@ -241,6 +241,8 @@ def test_extract_list_and_clear(cli, skip_ckpt, pictures, tmp_path):
         and "keys.2" in summary["columns"]
         and "tokens.0" in summary["columns"]
     )
+    assert "positions of 14×14 patches interpolated to each image's grid (offset)" in first.stderr
+    assert summary["degenerate"]["keys.2"] == 0
     again = cli(*arguments, "--tensor", "keys")
     assert (
         "found in the cache" in again.stderr and "7 images, keys.0, keys.1, keys.2" in again.stdout

@@ -18,6 +18,7 @@ from conftest import SHARED, clean_environment, original_state
 import skipbench.features.build as build
 from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import open_checkpoint
+from skipbench.demo import make_weights, small_facts
 from skipbench.engine.locks import FileLock
 from skipbench.errors import NumbersError, ResourceError
 from skipbench.features import cache as caches
@@ -437,6 +438,23 @@ def test_values_beyond_fp16_are_not_stored_as_infinity(tmp_path, items):
     wide = dataclasses.replace(spec, store_dtype="fp32")
     with open_store(backbone, items, wide, cache=tmp_path / "c") as store:
         assert store[0]["tokens.2"].max() > 9e4
+
+
+# --- fault 17: constant features -------------------------------------------------------------
+
+
+def test_constant_features_are_counted_and_said(tmp_path, items, caplog):
+    """Weights for skip, run skipless: after the last block all tokens of an image are alike."""
+    facts = small_facts(width=64, depth=4, patch=8, heads=1)
+    torch.save(make_weights("skip", facts), tmp_path / "w.pth")
+    backbone = Backbone(open_checkpoint(tmp_path / "w.pth"), "skipless")
+    spec = FeatureSpec((0, 3), size_hw=(24, 40))
+    for _ in range(2):  # computed, and found again
+        caplog.clear()
+        with open_store(backbone, items, spec, cache=tmp_path / "c") as store:
+            assert store.degenerate == {"tokens_norm.0": (), "tokens_norm.3": tuple(range(7))}
+        assert "tokens_norm.3: 7 of 7 images have constant features" in caplog.text
+        assert "tokens_norm.0:" not in caplog.text
 
 
 def test_about_is_readable(backbone, items, tmp_path):

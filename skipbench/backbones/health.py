@@ -29,20 +29,19 @@ LEAST_RETENTION = 0.33
 MOST_GROWTH = 8.0
 # Below this spread the features of the last block tell hardly anything apart.
 COLLAPSED_SPREAD = 0.01
-# Below this the deviation over tokens is float32 rounding.
+# Below this the deviation over tokens is float32 rounding: the features are constant.
 ROUNDING_SPREAD = 1e-5
 
 
 def spread(tokens: torch.Tensor) -> torch.Tensor:
     """(images, tokens, channels) → (images,): RMS deviation over tokens / RMS norm, 0 to 1."""
-    tokens = tokens.double()
     centred = tokens - tokens.mean(1, keepdim=True)
-    return (centred.square().sum((1, 2)) / tokens.square().sum((1, 2)).clamp_min(1e-300)).sqrt()
+    return centred.norm(dim=(1, 2)) / tokens.norm(dim=(1, 2)).clamp_min(1e-30)
 
 
 def effective_rank(tokens: torch.Tensor) -> torch.Tensor:
     """(images, tokens, channels) → (images,): exp of the entropy of the variance's directions."""
-    centred = tokens.double() - tokens.double().mean(1, keepdim=True)
+    centred = tokens - tokens.mean(1, keepdim=True)
     gram = centred @ centred.mT if centred.shape[1] < centred.shape[2] else centred.mT @ centred
     variance = torch.linalg.eigvalsh(gram).clamp_min(0)
     share = variance / variance.sum(-1, keepdim=True).clamp_min(1e-300)
@@ -104,7 +103,8 @@ def _health(
     if not finite:
         nan = float("nan")
         return BlockHealth(block, nan, nan, nan, None, None, False)
-    norm = float(tokens.double().norm(dim=-1).mean())
+    tokens = tokens.cpu().double()
+    norm = float(tokens.norm(dim=-1).mean())
     # The median image: one flat picture must not decide for the model.
     typical = float(spread(tokens).median())
     rank = float(effective_rank(tokens).median()) if typical > ROUNDING_SPREAD else None

@@ -102,6 +102,7 @@ def extract(
             "columns": list(store.columns),
             "residual": backbone.residual,
             "precision": backbone.precision,
+            "degenerate": {name: len(found) for name, found in store.degenerate.items()},
             "bytes": sum(f.stat().st_size for f in store.folder.rglob("*.safetensors")),
             "seconds": round(time.monotonic() - started, 2),
         }

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from skipbench.backbones.health import ROUNDING_SPREAD, spread
 from skipbench.backbones.vit import Backbone
 from skipbench.engine.locks import FileLock
 from skipbench.engine.progress import progress
@@ -38,6 +39,7 @@ class Shard:
     bytes: int
     sha256: str
     precision: str
+    degenerate: tuple[int, ...]  # images whose tokens are all alike
 
 
 class Builder:
@@ -55,6 +57,13 @@ class Builder:
 
     def is_complete(self, plan: Plan) -> bool:
         return _read_plan(self.folder / "plan.json") is not None and not self.incomplete(plan)
+
+    def degenerate(self) -> dict[str, tuple[int, ...]]:
+        """For each column, the images whose tokens are all alike."""
+        return {
+            column: tuple(sorted(i for s in self._check(column)[0].values() for i in s.degenerate))
+            for column in self.spec.columns
+        }
 
     def incomplete(self, plan: Plan) -> dict[str, list[int]]:
         """For each column that is not complete and sound: the shards it lacks. Changes nothing."""
@@ -159,6 +168,7 @@ class Builder:
             log.info("features: %d of %d images were done before", len(items) - left, len(items))
         ending = _shard_ends(plan, todo)
         arrived: dict[str, list[torch.Tensor]] = {}
+        constant: dict[str, list[int]] = {}
         count = 0
         with (
             progress("features", len(items), done=len(items) - left) as advance,
@@ -167,7 +177,11 @@ class Builder:
             writing: Future[None] | None = None
             for batch in extractor.stream(items, plan, todo):
                 for column in missing:
-                    flat = batch.columns[column].flatten(0, 2).to(DTYPES[self.spec.store_dtype])
+                    tokens = batch.columns[column].flatten(1, 2)
+                    alike = (spread(tokens.float()) < ROUNDING_SPREAD).tolist()
+                    found = [i for i, same in zip(batch.images, alike, strict=True) if same]
+                    constant.setdefault(column, []).extend(found)
+                    flat = tokens.flatten(0, 1).to(DTYPES[self.spec.store_dtype])
                     arrived.setdefault(column, []).append(flat.cpu())
                 count += len(batch.images)
                 advance(len(batch.images))
@@ -176,17 +190,26 @@ class Builder:
                     shard = ending[count]
                     if writing:
                         writing.result()
-                    wanted = {c: torch.cat(arrived[c]) for c in missing if shard in missing[c]}
-                    arrived = {}
+                    wanted = {
+                        column: (torch.cat(arrived[column]), tuple(constant[column]))
+                        for column, lacking in missing.items()
+                        if shard in lacking
+                    }
+                    arrived, constant = {}, {}
                     precision = extractor.backbone.precision
                     writing = pool.submit(self._write_shard, shard, wanted, precision)
             if writing:
                 writing.result()
 
-    def _write_shard(self, shard: int, columns: dict[str, torch.Tensor], precision: str) -> None:
+    def _write_shard(
+        self,
+        shard: int,
+        columns: dict[str, tuple[torch.Tensor, tuple[int, ...]]],  # tokens, degenerate images
+        precision: str,
+    ) -> None:
         from safetensors.torch import save
 
-        for column, tokens in columns.items():
+        for column, (tokens, degenerate) in columns.items():
             if not torch.isfinite(tokens).all():
                 raise NumbersError(
                     f"{column} does not fit in {self.spec.store_dtype}: values beyond ±65504.\n"
@@ -196,7 +219,7 @@ class Builder:
             folder.mkdir(parents=True, exist_ok=True)
             data = save({"tokens": tokens})
             digest = hashlib.sha256(data).hexdigest()
-            written = Shard(shard_name(shard), len(data), digest, precision)
+            written = Shard(shard_name(shard), len(data), digest, precision, degenerate)
             write_whole(folder / written.file, data)
             # The shard is in place before the journal names it.
             append_line(folder / "journal.jsonl", json.dumps(asdict(written)))

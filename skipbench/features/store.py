@@ -71,10 +71,13 @@ def key_of(about: Mapping[str, Any]) -> str:
 class FeatureStore(Sequence[dict[str, torch.Tensor]]):
     """Complete columns, by image: store[3]["tokens_norm.11"] is (height, width, channels)."""
 
-    def __init__(self, folder: Path, plan: Plan, columns: Sequence[str], lock: FileLock) -> None:
+    def __init__(
+        self, folder: Path, plan: Plan, degenerate: dict[str, tuple[int, ...]], lock: FileLock
+    ) -> None:
         self.folder = folder
         self.plan = plan
-        self.columns = tuple(columns)
+        self.columns = tuple(degenerate)
+        self.degenerate = degenerate  # by column: images whose tokens are all alike
         self._lock = lock
         self._open: dict[tuple[str, int], Any] = {}
         self._place: dict[int, tuple[int, int]] = {}  # image → shard, first token
@@ -144,7 +147,13 @@ def open_store(
         else:
             builder.build(Extractor(backbone, spec, batch_size, workers), items, plan, limit_bytes)
         os.utime(builder.folder / "about.json")  # least recently used goes first
-        return FeatureStore(builder.folder, plan, spec.columns, use)
+        store = FeatureStore(builder.folder, plan, builder.degenerate(), use)
+        for column, images in store.degenerate.items():
+            if images:
+                log.warning(
+                    "%s: %d of %d images have constant features", column, len(images), len(items)
+                )
+        return store
     except BaseException:
         use.release()
         raise
