@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from skipbench.errors import ResourceError, UsageError
+from skipbench.errors import ResourceError, UsageError, did_you_mean, some_of
+
+WEIGHT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
 
 
 def ensure_writable(folder: Path) -> None:
@@ -80,3 +82,14 @@ def parse_bytes(text: str) -> int:
         return int(float(number) * units[unit])
     except (KeyError, ValueError):
         raise UsageError(f"{text!r} is no amount of space; give for example 50GB") from None
+
+
+def missing_checkpoint(path: Path) -> str:
+    """What to say of a weights file that is not there. (Here, so that it is said without torch.)"""
+    message = f"no checkpoint at {path}."
+    if not path.parent.is_dir():
+        return f"{message} The folder {path.parent} does not exist either."
+    there = sorted(p.name for p in path.parent.iterdir() if p.suffix in WEIGHT_SUFFIXES)
+    if not there:
+        return f"{message} No weights file lies in {path.parent}."
+    return f"{message}{did_you_mean(path.name, there)}\nIn that folder: {some_of(there)}"

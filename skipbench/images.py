@@ -111,7 +111,10 @@ def read_image(path: Path, size_hw: tuple[int, int] | None = None) -> "np.ndarra
             image = ImageOps.exif_transpose(image)
             image = _to_rgb(image)
         except (OSError, SyntaxError, ValueError, EOFError) as error:
-            raise DataError(f"{path}: truncated or damaged ({error})") from None
+            raise DataError(
+                f"{path}: truncated or damaged ({error}).\n"
+                "Fetch it again, or take it out of the folder."
+            ) from None
         if size_hw is not None and (image.height, image.width) != size_hw:
             image = image.resize((size_hw[1], size_hw[0]), Image.Resampling.BICUBIC)
         return np.asarray(image)

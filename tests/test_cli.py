@@ -168,10 +168,10 @@ def test_undecidable_asks_for_the_flag(cli, tmp_path):
         (["extract", "PICTURES", "--ckpt", "CKPT", "--layers", "9"], 2, "no block 9"),
         (["extract", "PICTURES", "--ckpt", "CKPT", "--size", "big"], 2, "size 'big'"),
         (["extract", "nowhere", "--ckpt", "CKPT"], 4, "no such image or folder"),
-        (["extract", "PICTURES", "--ckpt", "CKPT", "--tensor", "kes"], 2, "no tensor 'kes'"),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--tensor", "kes"], 2, "Did you mean 'keys'"),
         (["extract", "PICTURES", "--ckpt", "CKPT", "--batch-size", "0"], 2, "--batch-size"),
-        (["extract", "PICTURES", "--ckpt", "CKPT", "--precision", "int8"], 2, "precision"),
-        (["extract", "PICTURES", "--ckpt", "CKPT", "--device", "tpu"], 2, "no device"),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--precision", "int8"], 2, "--precision"),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--device", "tpu"], 2, "--device"),
         (["extract", "PICTURES", "--ckpt", "CKPT", "--cache-limit", "much"], 2, "50GB"),
         (["extract", "PICTURES", "--ckpt", "CKPT", "--cache", "CKPT/sub"], 7, "cannot write in"),
         (["cache", "clear", "abc", "--yes"], 2, "cache list"),
@@ -255,6 +255,61 @@ def test_extract_list_and_clear(cli, skip_ckpt, pictures, tmp_path):
     assert "nothing stored" in cli("cache", "list").stdout
     limited = cli("extract", pictures, "--ckpt", skip_ckpt, "--limit", "2", "--size", "24x40", "-q")
     assert limited.stdout.startswith("2 images") and limited.stderr == ""
+
+
+def test_clear_asks_only_a_person(cli, skip_ckpt, pictures):
+    assert cli("extract", pictures, "--ckpt", skip_ckpt, "--size", "24x40").exit_code == 0
+    done = cli("cache", "clear")
+    assert done.exit_code == 2 and "--yes" in done.stderr
+    assert len(json.loads(cli("cache", "list", "--json").stdout)) == 1
+
+
+def test_a_failure_before_anything_is_stored_leaves_nothing(cli, skip_ckpt, pictures):
+    (pictures / "0.png").write_bytes(b"no picture")
+    assert cli("extract", pictures, "--ckpt", skip_ckpt, "--size", "24x40").exit_code == 4
+    assert json.loads(cli("cache", "list", "--json").stdout) == []
+
+
+@pytest.mark.parametrize("arguments", [["inspect", "--ckpt", "CKPT"], ["env"], ["cache", "list"]])
+def test_a_reader_that_goes_away_is_no_error(arguments, skip_ckpt, tmp_path):
+    """`skipbench … | head`"""
+    child = subprocess.Popen(
+        command(*[str(skip_ckpt) if a == "CKPT" else a for a in arguments]),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(tmp_path),
+    )  # fmt: skip
+    child.stdout.close()
+    assert child.wait(60) == 0, child.stderr.read()
+    assert "Error" not in child.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["inspect", "--ckpt", "nowhere.pth"], 3),
+        (["inspect", "--ckpt", "CKPT", "--residual", "skiples"], 2),
+        (["inspect", "--ckpt", "CKPT", "--device", "gpu"], 2),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--layers", "lst"], 2),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--size", "big"], 2),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--tensor", "key"], 2),
+        (["extract", "nowhere", "--ckpt", "CKPT"], 4),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--cache", "/proc/skipbench"], 7),
+    ],
+)
+def test_what_is_cheap_to_check_is_answered_without_torch(
+    arguments, code, skip_ckpt, pictures, tmp_path
+):
+    places = {"CKPT": str(skip_ckpt), "PICTURES": str(pictures)}
+    script = (
+        "import sys\nfrom skipbench.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    code = end.code or 0\n"
+        "print('MODULES', *sys.modules)\nsys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *[places.get(a, a) for a in arguments]],
+        capture_output=True, text=True, timeout=60, env=clean_environment(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert not {"torch", "timm"} & set(done.stdout.split("MODULES")[1].split())
 
 
 def test_python_twin(skip_ckpt, pictures, tmp_path):

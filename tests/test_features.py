@@ -86,7 +86,8 @@ def test_plan_of_one_size(pictures):
 def test_shards_have_a_sensible_size(pictures):
     items = find_images([pictures]) * 100
     shards = make_plan(items, (448, 448), 16, bytes_per_token=768).shards
-    assert [len(s) for s in shards[:-1]] == [53] * (len(shards) - 1)
+    assert [len(s) for s in make_plan(items, (896, 896), 16, 768).shards[:-1]] == [13] * 53
+    assert [len(s) for s in shards[:-1]] == [32] * (len(shards) - 1)
 
 
 # --- streaming -------------------------------------------------------------------------------

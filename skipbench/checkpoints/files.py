@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from skipbench.errors import CheckpointError, did_you_mean, some_of
+from skipbench.errors import CheckpointError, some_of
+from skipbench.files import missing_checkpoint
 
-WEIGHT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
 FOLDER_FILES = ("model.safetensors", "pytorch_model.bin")
 LARGEST_HEADER = 100_000_000  # safetensors' own limit
 # Globals that cannot be what a refused pickle was refused for.
@@ -46,7 +46,7 @@ def read_file(path: Path) -> RawFile:
     if path.is_dir():
         return _read_folder(path)
     if not path.exists():
-        raise CheckpointError(_missing(path))
+        raise CheckpointError(missing_checkpoint(path))
     head = _first_bytes(path)
     _refuse_what_is_no_checkpoint(path, head)
     if _looks_like_safetensors(path, head):
@@ -94,16 +94,6 @@ def _read_folder(folder: Path) -> RawFile:
     return RawFile(weights, raw.tree, {**raw.metadata, **metadata}, "config.json", raw.sha256)
 
 
-def _missing(path: Path) -> str:
-    message = f"no checkpoint at {path}."
-    if not path.parent.is_dir():
-        return f"{message} The folder {path.parent} does not exist either."
-    there = sorted(p.name for p in path.parent.iterdir() if p.suffix in WEIGHT_SUFFIXES)
-    if not there:
-        return f"{message} No weights file lies in {path.parent}."
-    return f"{message}{did_you_mean(path.name, there)}\nIn that folder: {some_of(there)}"
-
-
 def _first_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
@@ -130,6 +120,11 @@ def _refuse_what_is_no_checkpoint(path: Path, head: bytes) -> None:
     if head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf")):
         raise CheckpointError(
             f"{path} is a compressed archive. Unpack it and give the file inside."
+        )
+    if head[:1] not in (b"\x80", b"P") and not _looks_like_safetensors(path, head):
+        raise CheckpointError(
+            f"{path} ({size:,} bytes) is no checkpoint: it starts with {head[:12]!r}.\n"
+            "Weights are zip archives or pickles of PyTorch, or safetensors files."
         )
 
 

@@ -152,8 +152,9 @@ def _layout(found: Found, metadata: Metadata, raw: RawFile) -> tuple[str, str]:
         return "mocov3", f"its keys ({found.branch}.…)"
     if "masked_embed" in found.dropped or "pred_ratio" in arguments:
         return "ibot", "its keys (masked_embed)" if "masked_embed" in found.dropped else "args"
-    if "register_tokens" in keys or "mask_token" in found.dropped:
-        return "dinov2", "its keys (register_tokens, mask_token)"
+    for key in ("register_tokens", "mask_token"):
+        if key in keys:
+            return "dinov2", f"its keys ({key})"
     if any(key.endswith("ls1.gamma") for key in keys):
         return "dinov2", "its keys (ls1.gamma)"
     if "dist_token" in keys or any(".gamma_1" in key for key in keys):

@@ -1,13 +1,18 @@
 """`timm:NAME`: timm's own pretrained loading, from the hub's cache or the hub."""
 
 import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from skipbench.checkpoints.files import RawFile, digest_of_tensors
 from skipbench.errors import CheckpointError, did_you_mean
 
-log = logging.getLogger("skipbench")
 TIMM_SOURCE = "timm's model"
+SECONDS_TO_ANSWER = 5.0
 
 
 def read_timm(source: str) -> RawFile:
@@ -18,11 +23,11 @@ def read_timm(source: str) -> RawFile:
     known = timm.list_models(pretrained=True)
     if name not in known and name not in timm.list_models():
         raise CheckpointError(f"timm has no model {name!r}.{did_you_mean(name, known)}")
-    log.debug("loading %s through timm", name)
-    try:
-        model = timm.create_model(name, pretrained=True, num_classes=0)
-    except Exception as error:  # the hub's client raises about everything
-        raise CheckpointError(_why(name, error)) from None
+    with _quick_answer() as reachable:
+        try:
+            model = timm.create_model(name, pretrained=True, num_classes=0)
+        except Exception as error:  # the hub's client raises about everything
+            raise CheckpointError(_why(name, error, reachable)) from None
     if not isinstance(model, VisionTransformer):
         raise CheckpointError(f"timm's {name} is a {type(model).__name__}, not a VisionTransformer")
     metadata = {
@@ -37,11 +42,42 @@ def read_timm(source: str) -> RawFile:
     )
 
 
-def _why(name: str, error: Exception) -> str:
-    from huggingface_hub.constants import HF_HUB_CACHE
+@contextmanager
+def _quick_answer() -> Iterator[bool]:
+    """Where the hub cannot be reached, its client would retry for a minute and say so each time:
+    then only the cache is looked at."""
+    from huggingface_hub import constants
 
-    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    reachable = not constants.HF_HUB_OFFLINE and _can_reach(constants.ENDPOINT)
+    logger = logging.getLogger("huggingface_hub")
+    before = constants.HF_HUB_OFFLINE, logger.level
+    logger.setLevel(logging.ERROR)
+    constants.HF_HUB_OFFLINE = not reachable
+    try:
+        yield reachable
+    finally:
+        constants.HF_HUB_OFFLINE = before[0]
+        logger.setLevel(before[1])
+
+
+def _can_reach(address: str) -> bool:
+    if getproxies():
+        return True  # a proxy's business
+    parts = urlsplit(address)
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    try:
+        socket.create_connection((parts.hostname or "", port), SECONDS_TO_ANSWER).close()
+    except OSError:
+        return False
+    return True
+
+
+def _why(name: str, error: Exception, reachable: bool) -> str:
+    from huggingface_hub import constants
+
+    text = " ".join(str(error).split()) or type(error).__name__
+    reason = text[:160] if reachable else f"{constants.ENDPOINT} cannot be reached"
     return (
-        f"timm:{name} could not be had: the download failed, and no copy lies in {HF_HUB_CACHE}.\n"
-        f"({first_line})"
+        f"timm:{name} could not be had: the download failed ({reason}),\n"
+        f"and no copy lies in {constants.HF_HUB_CACHE}."
     )

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from skipbench import __version__
+from skipbench.cli import page
 from skipbench.engine import terminal
 from skipbench.engine.signals import INTERRUPTED, TERMINATED, Terminated, signals_end_it
 from skipbench.errors import SkipbenchError
@@ -53,6 +54,7 @@ def ending_well(command: Callable[..., None]) -> Callable[..., None]:
         try:
             with signals_end_it():
                 command(**options)
+                sys.stdout.flush()  # here, where a reader that has gone is no accident
         except SkipbenchError as error:
             _complain(str(error), verbose)
             raise typer.Exit(error.exit_code) from None
@@ -63,8 +65,9 @@ def ending_well(command: Callable[..., None]) -> Callable[..., None]:
             _complain("terminated; what was done is kept", verbose=False)
             raise typer.Exit(TERMINATED) from None
         except BrokenPipeError:
-            sys.stderr.close()  # the reader of our output has gone; nothing is left to say
-            raise typer.Exit(0) from None
+            page.reader_has_gone()
+        except typer.Abort:  # Ctrl-C at a question
+            raise typer.Exit(INTERRUPTED) from None
         except typer.Exit:
             raise
         except Exception as error:

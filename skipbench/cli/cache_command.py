@@ -1,12 +1,17 @@
 """`skipbench cache list|clear`: stored features."""
 
 import json
+import sys
 import time
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from skipbench.cli import options
+
+if TYPE_CHECKING:
+    from skipbench.features.cache import Entry
 
 app = typer.Typer(help="Stored features: what is there, and away with it.", no_args_is_help=True)
 
@@ -32,26 +37,37 @@ def list_(cache: options.Cache = None, as_json: options.Json = False) -> None:
     if not found:
         typer.echo(f"nothing stored in {root}")
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold")
-    for column in ("key", "checkpoint", "variant", "images", "columns", "size", "used", "state"):
-        table.add_column(column, overflow="fold")
     for entry in found:
-        about = entry.about
-        table.add_row(
-            entry.key[:8],
-            str(about.get("checkpoint", "?")),
-            str(about.get("residual", "?")),
-            str(about.get("images", "?")),
-            ", ".join(entry.columns),
-            size_text(entry.bytes),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used)),
-            "complete" if entry.complete else "begun",
-        )
-    Console().print(table)
+        typer.echo(_line(entry))
     typer.echo(f"{size_text(sum(e.bytes for e in found))} in {root}")
+
+
+def _line(entry: "Entry") -> str:
+    """One entry in one line, the most telling first."""
+    from skipbench.files import size_text
+
+    about = entry.about
+    size_hw = about.get("size_hw")
+    parts = [
+        entry.key[:8],
+        str(about.get("checkpoint", "?")),
+        str(about.get("residual", "?")),
+        f"{size_hw[0]}×{size_hw[1]}" if size_hw else "native size",
+        f"{about.get('images', '?')} images",
+        _columns(entry.columns),
+        size_text(entry.bytes),
+        time.strftime("used %Y-%m-%d %H:%M", time.localtime(entry.last_used)),
+    ]
+    return "  ".join(parts if entry.complete else [*parts, "(not finished)"])
+
+
+def _columns(names: Sequence[str]) -> str:
+    """tokens_norm.2, tokens_norm.5 → tokens_norm of blocks 2,5."""
+    blocks: dict[str, list[int]] = {}
+    for name in names:
+        tensor, _, block = name.partition(".")
+        blocks.setdefault(tensor, []).append(int(block))
+    return ", ".join(f"{t} of {','.join(map(str, sorted(b)))}" for t, b in blocks.items())
 
 
 def clear(
@@ -71,6 +87,8 @@ def clear(
     if key and not chosen:
         raise UsageError(f"nothing stored under {', '.join(key)}; see `skipbench cache list`")
     total = size_text(sum(entry.bytes for entry in chosen))
+    if chosen and not yes and not sys.stdin.isatty():
+        raise UsageError(f"{len(chosen)} sets of features, {total}: give --yes to delete them")
     if chosen and not yes and not typer.confirm(f"Delete {len(chosen)} sets of features, {total}?"):
         raise typer.Exit(0)
     gone = [entry for entry in chosen if remove(entry)]
@@ -79,7 +97,7 @@ def clear(
         typer.echo("the others are in use by a running process", err=True)
 
 
-def _plain(entry: Any) -> dict[str, Any]:
+def _plain(entry: "Entry") -> dict[str, Any]:
     return {
         "key": entry.key,
         "folder": str(entry.folder),

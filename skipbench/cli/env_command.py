@@ -50,7 +50,7 @@ def environment(cache: str | None = None) -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "faiss": faiss_build(),
         "devices": _devices(),
-        "cuda": torch.version.cuda or "not in this build of torch",
+        "cuda_build": torch.version.cuda or "none: this torch has no CUDA",
         "threads": torch.get_num_threads(),
         "cache": str(folder),
         "cache_free": size_text(shutil.disk_usage(_existing(folder)).free),

@@ -71,12 +71,21 @@ def extract(
     Interrupted, it goes on where it was; run again, it finds everything done.
     """
     from skipbench.features.cache import cache_folder
+    from skipbench.features.layers import check_layers
     from skipbench.files import ensure_writable, parse_bytes, size_text
+    from skipbench.images import find_images, parse_size
+    from skipbench.records import TENSORS
 
     how_many = _batch_size(batch_size)
     cache_bytes = parse_bytes(cache_limit)
     ensure_writable(cache_folder(cache) / "features")
     options.one_of("--precision", precision, "auto", "fp32", "bf16", "fp16")
+    options.one_of("--store-dtype", store_dtype, "fp16", "fp32")
+    for name in tensor or []:
+        options.one_of("--tensor", name, *TENSORS)
+    check_layers(layers)
+    parse_size(size)
+    find_images(images)
     started = time.monotonic()
     found = options.inspection(ckpt, residual, weights, heads, expect, position_rule, device)
     backbone = found.backbone(precision)

@@ -72,9 +72,9 @@ def to_json(found: "Inspection") -> dict[str, Any]:
 
 
 def show(found: "Inspection") -> None:
-    from rich.console import Console
+    from skipbench.cli.page import Page
 
-    console = Console(highlight=False)
+    console = Page(highlight=False)
     facts = found.checkpoint.facts
     console.print(f"\n[bold]{facts.name}[/bold]  {found.checkpoint.parameters:,} parameters\n")
     console.print(_facts_table(found))

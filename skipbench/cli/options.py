@@ -1,10 +1,13 @@
 """Options that mean the same in every command."""
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skipbench.errors import UsageError, did_you_mean
+from skipbench.errors import CheckpointError, UsageError, did_you_mean
+from skipbench.files import missing_checkpoint
 
 if TYPE_CHECKING:
     from skipbench.pipeline import Inspection
@@ -103,6 +106,10 @@ def inspection(
     one_of("--weights", weights, "teacher", "student")
     one_of("--position-rule", position_rule, "offset", "size", "antialias")
     facts = _expected_facts(expect, heads)
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", device):
+        one_of("--device", device, "auto", "cpu", "cuda", "cuda:N", "mps")
+    if not ckpt.startswith("timm:") and not Path(ckpt).expanduser().exists():
+        raise CheckpointError(missing_checkpoint(Path(ckpt)))
 
     from skipbench import pipeline  # torch: only once all that is cheap to check is right
     from skipbench.checkpoints import Expected

@@ -150,7 +150,12 @@ class Builder:
             missing = self.incomplete(plan)
             self._make_room(plan, missing, extractor, limit_bytes)
             self._tidy(plan, missing)
-            self._compute(extractor, items, plan, missing, lock)
+            try:
+                self._compute(extractor, items, plan, missing, lock)
+            except BaseException:
+                if not any(self.folder.rglob("*.safetensors")):
+                    shutil.rmtree(self.folder, ignore_errors=True)  # nothing worth keeping yet
+                raise
             for column in missing:
                 self._seal(column, plan)
 

@@ -11,6 +11,12 @@ def multiscale(depth: int) -> tuple[int, ...]:
 NAMED = ("last", "multiscale", "last4", "ibot", "all")
 
 
+def check_layers(text: str) -> None:
+    """What can be said of it before the depth of the model is known."""
+    if text.strip() not in NAMED:
+        _numbers(text)
+
+
 def parse_layers(text: str, depth: int) -> tuple[int, ...]:
     match text.strip():
         case "last":
@@ -25,17 +31,18 @@ def parse_layers(text: str, depth: int) -> tuple[int, ...]:
             return (3, 5, 7, 11)
         case "all":
             return tuple(range(depth))
-    return tuple(sorted({_index(part, depth, text) for part in text.split(",")}))
+    blocks = _numbers(text)
+    for block in blocks:
+        if not -depth <= block < depth:
+            raise UsageError(f"--layers: no block {block}; the model has {depth}: 0 to {depth - 1}")
+    return tuple(sorted({block % depth for block in blocks}))
 
 
-def _index(part: str, depth: int, text: str) -> int:
+def _numbers(text: str) -> list[int]:
     try:
-        block = int(part)
+        return [int(part) for part in text.split(",")]
     except ValueError:
         near = did_you_mean(text, NAMED)
         raise UsageError(
             f"--layers {text!r}: give {', '.join(NAMED)} or block numbers such as 2,5,-1.{near}"
         ) from None
-    if not -depth <= block < depth:
-        raise UsageError(f"--layers: no block {block}; the model has {depth}: 0 to {depth - 1}")
-    return block % depth

@@ -12,8 +12,9 @@ from itertools import groupby
 
 from skipbench.images import ImageItem, padded, read_size
 
+# What an interruption can cost: seconds of work even on a slow CPU.
 SHARD_BYTES = 32_000_000
-LARGEST_SHARD = 256
+LARGEST_SHARD = 32  # images
 
 
 @dataclass(frozen=True)

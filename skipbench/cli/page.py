@@ -1,0 +1,19 @@
+"""Printing to a person: a console that does not mind when its reader goes away."""
+
+import os
+import sys
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+
+def reader_has_gone() -> NoReturn:
+    """`skipbench … | head`: nothing is left to say, and nothing went wrong."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise typer.Exit(0)
+
+
+class Page(Console):
+    def on_broken_pipe(self) -> None:
+        reader_has_gone()
