@@ -116,6 +116,7 @@ def test_namespace_and_numpy_scalars_are_let_in(tmp_path, state, new_format):
     assert open_checkpoint(tmp_path / "x.pth").facts.epoch == 7
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_torchscript(tmp_path):
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(tmp_path / "x.pt"))
     refused(tmp_path / "x.pt", "TorchScript", "state_dict")

@@ -144,6 +144,7 @@ LAYOUTS = {
         "dino",
         "teacher",
     ),
+    "wrapper with DINO's head": (lambda s: prefixed(s, "backbone.") | head(), "dino", None),
     "compiled and wrapped": (lambda s: prefixed(s, "_orig_mod.module.encoder."), "dino", None),
 }
 

@@ -49,14 +49,16 @@ class Metadata:
                     return value, place
         return None
 
-    def whole(self, *names: str) -> tuple[int, str] | None:
+    def number(self, *names: str) -> tuple[float, str] | None:
         told = self.tell(*names)
-        if told is None:
-            return None
         try:
-            return int(float(told[0])), told[1]
+            return None if told is None else (float(told[0]), told[1])
         except (TypeError, ValueError):
             return None
+
+    def whole(self, *names: str) -> tuple[int, str] | None:
+        told = self.number(*names)
+        return None if told is None or not told[0].is_integer() else (int(told[0]), told[1])
 
     def text(self, *names: str) -> tuple[str, str] | None:
         told = self.tell(*names)

@@ -95,8 +95,8 @@ def _gather(
     layout, sources["layout"] = _layout(found, metadata, raw)
     _agree(metadata, shape, expected, name)
     heads, sources["heads"] = _heads(metadata, shape.width, layout, expected, name)
-    rule, sources["position_rule"] = _position_rule(layout, shape, found, metadata, position_rule)
-    eps = metadata.tell("layer_norm_eps", "norm_eps")
+    rule, sources["position_rule"] = _position_rule(layout, shape, metadata, position_rule)
+    eps = metadata.number("layer_norm_eps", "norm_eps")
     sources["norm_eps"] = eps[1] if eps else "as DINO, DINOv2, MAE, DeiT and timm"
     sources["weights"] = f"from {found.branch}" if found.branch.words else "the only ones there"
 
@@ -118,7 +118,7 @@ def _gather(
         **{field.name: getattr(shape, field.name) for field in fields(Shape)},
         heads=heads,
         position_rule=rule,
-        norm_eps=float(eps[0]) if eps else 1e-6,
+        norm_eps=eps[0] if eps else 1e-6,
         sources=sources,
         dropped=found.dropped,
         notes=_notes(found),
@@ -140,7 +140,8 @@ def _notes(found: Found) -> tuple[str, ...]:
 def _layout(found: Found, metadata: Metadata, raw: RawFile) -> tuple[str, str]:
     keys = found.original_keys | found.dropped.keys()
     arguments = {name for name, _, _ in metadata.entries}
-    if told := metadata.text("layout"):
+    told = metadata.text("layout")
+    if told and told[0] in POSITION_RULES:
         return told
     if raw.metadata_source == TIMM_SOURCE:
         return _layout_of_timm(raw.path.name), f"{raw.metadata_source}: its name"
@@ -161,7 +162,7 @@ def _layout(found: Found, metadata: Metadata, raw: RawFile) -> tuple[str, str]:
         return "deit", "its keys (dist_token, gamma_1)"
     if architecture := metadata.text("architecture"):
         return _layout_of_timm(architecture[0]), architecture[1]
-    if "head" in found.dropped and found.branch.role is None:
+    if "head.weight" in keys and found.branch.role is None:  # DINO's heads are deeper
         nested = found.branch.path == ("model",)
         return ("deit", "a classifier, nested in `model`") if nested else ("timm", "a classifier")
     return "dino", f"{found.branch}" if found.branch.words else "a bare backbone without a head"
@@ -175,7 +176,7 @@ def _layout_of_timm(model_name: str) -> str:
 
 
 def _position_rule(
-    layout: str, shape: Shape, found: Found, metadata: Metadata, asked: PositionRule | None
+    layout: str, shape: Shape, metadata: Metadata, asked: PositionRule | None
 ) -> tuple[PositionRule, str]:
     if asked:
         return asked, "asked for"
@@ -188,8 +189,6 @@ def _position_rule(
         return "antialias", "DINOv2's rule with registers"
     if layout == "transformers" and family and family[0] in ("deit", "vit_mae"):
         return "size", f"{family[0]}'s rule"
-    if layout not in POSITION_RULES:
-        return "offset", f"DINO's rule (layout {layout} has none of its own)"
     return POSITION_RULES[layout], f"{layout}'s rule"
 
 

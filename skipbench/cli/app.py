@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from skipbench import __version__
-from skipbench.cli import page
+from skipbench.cli.page import reader_has_gone
 from skipbench.engine import terminal
 from skipbench.engine.signals import INTERRUPTED, TERMINATED, Terminated, signals_end_it
 from skipbench.errors import SkipbenchError
@@ -65,7 +65,7 @@ def ending_well(command: Callable[..., None]) -> Callable[..., None]:
             _complain("terminated; what was done is kept", verbose=False)
             raise typer.Exit(TERMINATED) from None
         except BrokenPipeError:
-            page.reader_has_gone()
+            reader_has_gone()
         except typer.Abort:  # Ctrl-C at a question
             raise typer.Exit(INTERRUPTED) from None
         except typer.Exit:

@@ -3,7 +3,6 @@
 import json
 import platform
 import shutil
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +57,8 @@ def environment(cache: str | None = None) -> dict[str, Any]:
 
 
 def _version(package: str) -> str:
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

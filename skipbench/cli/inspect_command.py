@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from skipbench.cli import options
+from skipbench.cli.page import page
 
 if TYPE_CHECKING:
     from skipbench.pipeline import Inspection
@@ -72,9 +73,7 @@ def to_json(found: "Inspection") -> dict[str, Any]:
 
 
 def show(found: "Inspection") -> None:
-    from skipbench.cli.page import Page
-
-    console = Page(highlight=False)
+    console = page(highlight=False)
     facts = found.checkpoint.facts
     console.print(f"\n[bold]{facts.name}[/bold]  {found.checkpoint.parameters:,} parameters\n")
     console.print(_facts_table(found))

@@ -2,10 +2,12 @@
 
 import os
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
-from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def reader_has_gone() -> NoReturn:
@@ -14,6 +16,11 @@ def reader_has_gone() -> NoReturn:
     raise typer.Exit(0)
 
 
-class Page(Console):
-    def on_broken_pipe(self) -> None:
-        reader_has_gone()
+def page(**options: Any) -> "Console":
+    from rich.console import Console
+
+    class Page(Console):
+        def on_broken_pipe(self) -> None:
+            reader_has_gone()
+
+    return Page(**options)
