@@ -10,7 +10,6 @@ Residual = Literal["skip", "skipless"]
 # What a block can give. `tokens` is its output, `tokens_norm` the same after the final norm;
 # the other three are the projections inside its attention, heads concatenated.
 TENSORS = ("tokens", "tokens_norm", "keys", "queries", "values")
-Tensor5 = Literal["tokens", "tokens_norm", "keys", "queries", "values"]
 
 # How position embeddings go to another grid (protocols of the original codes):
 #   offset     DINO, iBOT, DINOv2: bicubic, scale factor (grid + 0.1) / old grid, no antialias
