@@ -9,6 +9,9 @@ Effective rank alone would be fooled: what is left of collapsed tokens after cen
 noise, which has full rank. Hence the spread, the deviation over tokens relative to their norm.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from skipbench.backbones.vit import Backbone
@@ -43,9 +46,22 @@ def effective_rank(tokens: torch.Tensor) -> torch.Tensor:
     """(images, tokens, channels) → (images,): exp of the entropy of the variance's directions."""
     centred = tokens - tokens.mean(1, keepdim=True)
     gram = centred @ centred.mT if centred.shape[1] < centred.shape[2] else centred.mT @ centred
-    variance = torch.linalg.eigvalsh(gram).clamp_min(0)
+    with one_thread():
+        variance = torch.linalg.eigvalsh(gram.cpu()).clamp_min(0)
     share = variance / variance.sum(-1, keepdim=True).clamp_min(1e-300)
     return torch.special.entr(share).sum(-1).exp()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small eigen-problems are thousands of tiny parallel steps: on a busy machine each of them
+    waits for its last thread, and a tenth of a second becomes a minute."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def attention_distance(
