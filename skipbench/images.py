@@ -35,13 +35,17 @@ class ImageItem:
     path: Path
 
 
-def find_images(sources: Iterable[str | Path]) -> tuple[ImageItem, ...]:
+def find_images(sources: Iterable[str | Path | ImageItem]) -> tuple[ImageItem, ...]:
     """Files as given, folders walked in the order of their names; a file given twice counts once.
 
     The name is the path below the folder given, so that moving the folder changes nothing.
     """
     found: dict[Path, ImageItem] = {}
-    for source in map(Path, sources):
+    for given in sources:
+        if isinstance(given, ImageItem):
+            found.setdefault(given.path.resolve(), given)
+            continue
+        source = Path(given)
         if source.is_dir():
             files = sorted(p for p in source.rglob("*") if p.suffix.lower() in SUFFIXES)
             if not files:

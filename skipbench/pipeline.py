@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TypedDict, Unpack, get_args
 
 import torch
 
@@ -17,8 +17,15 @@ from skipbench.errors import NumbersError, UnclearVariant, UsageError
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.features.layers import parse_layers
 from skipbench.features.store import FeatureStore, open_store
-from skipbench.images import find_images, padded, parse_size
-from skipbench.records import FeatureSpec, PositionRule, Residual, VariantHealth, Verdict
+from skipbench.images import ImageItem, find_images, padded, parse_size
+from skipbench.records import (
+    FeatureSpec,
+    PositionRule,
+    Residual,
+    StoreDtype,
+    VariantHealth,
+    Verdict,
+)
 
 log = logging.getLogger("skipbench")
 
@@ -104,7 +111,7 @@ def load_backbone(
 
 def extract(
     backbone: Backbone,
-    images: str | Path | Iterable[str | Path],
+    images: str | Path | Iterable[str | Path | ImageItem],
     *,
     layers: str = "last",
     tensors: Sequence[str] = ("tokens_norm",),
@@ -117,9 +124,8 @@ def extract(
     workers: int | None = None,
 ) -> FeatureStore:
     """The features of images or folders: from the cache, or computed and kept there."""
-    sources = [images] if isinstance(images, str | Path) else list(images)
-    items = find_images(sources)[:limit]
-    if store_dtype not in ("fp16", "fp32"):
+    items = find_images([images] if isinstance(images, str | Path) else images)[:limit]
+    if store_dtype not in get_args(StoreDtype):
         raise UsageError(f"no store dtype {store_dtype!r}; give fp16 or fp32")
     spec = FeatureSpec(
         blocks=parse_layers(layers, backbone.depth),

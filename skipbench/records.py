@@ -17,6 +17,9 @@ TENSORS = ("tokens", "tokens_norm", "keys", "queries", "values")
 #   antialias  DINOv2 with registers, timm: bicubic to the size, with antialias
 PositionRule = Literal["offset", "size", "antialias"]
 
+StoreDtype = Literal["fp16", "fp32"]
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+
 
 @dataclass(frozen=True)
 class CheckpointFacts:
@@ -56,7 +59,7 @@ class FeatureSpec:
     blocks: tuple[int, ...]
     tensors: tuple[str, ...] = ("tokens_norm",)
     size_hw: tuple[int, int] | None = None  # None: native size, padded to whole patches
-    store_dtype: Literal["fp16", "fp32"] = "fp16"
+    store_dtype: StoreDtype = "fp16"
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -21,6 +21,21 @@ from skipbench.demo import make_weights, small_facts
 HEAVY = {"torch", "timm", "torchvision", "faiss", "scipy", "skimage", "numpy"}
 
 
+def imported_by(arguments, code, tmp_path):
+    """Run in a fresh process, which must end with this code: the packages it has imported."""
+    script = (
+        "import sys\nfrom skipbench.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    code = end.code or 0\n"
+        "print('MODULES', *sys.modules)\nsys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True, text=True, timeout=60, env=clean_environment(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return {name.split(".")[0] for name in done.stdout.split("MODULES")[1].split()}
+
+
 @pytest.fixture
 def skip_ckpt(tmp_path):
     """Small weights that are clearly skip."""
@@ -43,18 +58,7 @@ def skip_ckpt(tmp_path):
 )
 def test_parsing_imports_nothing_heavy(arguments, code, tmp_path):
     """In a fresh process: what did it import?"""
-    script = (
-        "import sys\nfrom skipbench.cli import main\nsys.argv[1:] = sys.argv[1:]\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    code = end.code or 0\n"
-        "print('MODULES', *sys.modules)\nsys.exit(code)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True, text=True, timeout=60, env=clean_environment(tmp_path),
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    loaded = {name.split(".")[0] for name in done.stdout.split("MODULES")[1].split()}
-    assert not loaded & HEAVY
+    assert not imported_by(arguments, code, tmp_path) & HEAVY
 
 
 def test_shell_completion_imports_nothing_heavy(tmp_path):
@@ -226,6 +230,9 @@ def test_nan_in_the_variant_asked_for_is_shown_and_is_6(cli, tmp_path):
     done = cli("inspect", "--ckpt", tmp_path / "w.pth", "--residual", "skip")
     assert done.exit_code == 6 and "NaN or Inf arises in block 1" in done.stderr
     assert "verdict: broken" in done.stdout
+    page = cli("inspect", "--ckpt", tmp_path / "w.pth", "--residual", "skip", "--json").stdout
+    assert "NaN" not in page.replace("NaN or Inf", "")
+    assert json.loads(page)["verdict"]["skip"]["blocks"][-1]["norm"] is None
 
 
 # --- extract and cache -----------------------------------------------------------------------
@@ -299,17 +306,8 @@ def test_what_is_cheap_to_check_is_answered_without_torch(
     arguments, code, skip_ckpt, pictures, tmp_path
 ):
     places = {"CKPT": str(skip_ckpt), "PICTURES": str(pictures)}
-    script = (
-        "import sys\nfrom skipbench.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    code = end.code or 0\n"
-        "print('MODULES', *sys.modules)\nsys.exit(code)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *[places.get(a, a) for a in arguments]],
-        capture_output=True, text=True, timeout=60, env=clean_environment(tmp_path),
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    assert not {"torch", "timm"} & set(done.stdout.split("MODULES")[1].split())
+    full = [places.get(a, a) for a in arguments]
+    assert not {"torch", "timm"} & imported_by(full, code, tmp_path)
 
 
 def test_python_twin(skip_ckpt, pictures, tmp_path):

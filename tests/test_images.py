@@ -65,6 +65,7 @@ def test_find_images(tmp_path):
         (tmp_path / name).write_bytes(b"x")
     items = find_images([tmp_path, tmp_path / "b.png"])
     assert [item.name for item in items] == ["a/c.jpeg", "a/z.JPG", "b.png"]
+    assert find_images([*items, tmp_path / "b.png"]) == items  # what was found is taken as it is
     with pytest.raises(DataError, match=r"Did you mean 'b.png'"):
         find_images([tmp_path / "bb.png"])
     (tmp_path / "empty").mkdir()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -181,7 +181,7 @@ def _position_rule(
     if asked:
         return asked, "asked for"
     if told := metadata.text("position_rule"):
-        if told[0] not in ("offset", "size", "antialias"):
+        if told[0] not in get_args(PositionRule):
             raise CheckpointError(f"{told[1]}: unknown position rule {told[0]!r}")
         return told[0], told[1]  # type: ignore[return-value]
     family = metadata.text("model_type")

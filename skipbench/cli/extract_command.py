@@ -2,7 +2,7 @@
 
 import json
 import time
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -74,18 +74,18 @@ def extract(
     from skipbench.features.layers import check_layers
     from skipbench.files import ensure_writable, parse_bytes, size_text
     from skipbench.images import find_images, parse_size
-    from skipbench.records import TENSORS
+    from skipbench.records import PRECISIONS, TENSORS, StoreDtype
 
     how_many = _batch_size(batch_size)
     cache_bytes = parse_bytes(cache_limit)
     ensure_writable(cache_folder(cache) / "features")
-    options.one_of("--precision", precision, "auto", "fp32", "bf16", "fp16")
-    options.one_of("--store-dtype", store_dtype, "fp16", "fp32")
+    options.one_of("--precision", precision, *PRECISIONS)
+    options.one_of("--store-dtype", store_dtype, *get_args(StoreDtype))
     for name in tensor or []:
         options.one_of("--tensor", name, *TENSORS)
     check_layers(layers)
     parse_size(size)
-    find_images(images)
+    items = find_images(images)
     started = time.monotonic()
     found = options.inspection(ckpt, residual, weights, heads, expect, position_rule, device)
     backbone = found.backbone(precision)
@@ -94,7 +94,7 @@ def extract(
 
     with pipeline.extract(
         backbone,
-        images,
+        items,
         layers=layers,
         tensors=tensor or ["tokens_norm"],
         size=size,

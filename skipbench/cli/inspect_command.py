@@ -62,7 +62,7 @@ def inspect(
 
 def to_json(found: "Inspection") -> dict[str, Any]:
     choice = found.choice
-    return {
+    page = {
         "facts": found.checkpoint.facts.to_json(),
         "parameters": found.checkpoint.parameters,
         "residual": choice.residual if choice else None,
@@ -70,6 +70,9 @@ def to_json(found: "Inspection") -> dict[str, Any]:
         "warning": choice.warning if choice else None,
         "verdict": asdict(found.verdict),
     }
+    # JSON knows no NaN: what a broken block gives is null.
+    plain: dict[str, Any] = json.loads(json.dumps(page), parse_constant=lambda name: None)
+    return plain
 
 
 def show(found: "Inspection") -> None:

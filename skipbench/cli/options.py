@@ -2,12 +2,13 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from skipbench.errors import CheckpointError, UsageError, did_you_mean
 from skipbench.files import missing_checkpoint
+from skipbench.records import PositionRule, Residual
 
 if TYPE_CHECKING:
     from skipbench.pipeline import Inspection
@@ -102,9 +103,9 @@ def inspection(
     device: str,
 ) -> "Inspection":
     """The options that say which checkpoint, checked, and the checkpoint opened."""
-    one_of("--residual", residual, "skip", "skipless", "auto")
+    one_of("--residual", residual, *get_args(Residual), "auto")
     one_of("--weights", weights, "teacher", "student")
-    one_of("--position-rule", position_rule, "offset", "size", "antialias")
+    one_of("--position-rule", position_rule, *get_args(PositionRule))
     facts = _expected_facts(expect, heads)
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", device):
         one_of("--device", device, "auto", "cpu", "cuda", "cuda:N", "mps")

@@ -3,8 +3,7 @@
 import torch
 
 from skipbench.errors import UsageError
-
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+from skipbench.records import PRECISIONS
 
 
 def choose_device(asked: str = "auto") -> torch.device:
