@@ -42,7 +42,7 @@ from skipbench.records import FeatureSpec
 
 SIZE_HW = (448, 448)
 TURN = 16  # images
-SPEC = FeatureSpec(blocks=(11,), size_hw=SIZE_HW)
+SPEC = FeatureSpec(blocks=(11,), size=SIZE_HW)
 
 
 def make_jpegs(folder: Path, count: int) -> None:
@@ -170,7 +170,7 @@ def memory(counts: list[int]) -> None:
 def child(folder: str, count: int) -> None:
     torch.set_num_threads(2)
     items = find_images([Path(folder) / "jpeg"])[:count]
-    spec = FeatureSpec(blocks=(11,), size_hw=(224, 224))
+    spec = FeatureSpec(blocks=(11,), size=(224, 224))
     with open_store(make_backbone(), items, spec, cache=Path(folder) / f"cache{count}") as store:
         for image in range(len(store)):
             store[image]["tokens_norm.11"].float().mean()

@@ -1,13 +1,15 @@
-"""Files that appear whole or not at all, and amounts of space as people write them."""
+"""Files that appear whole or not at all, the cache folder, amounts of space in words."""
 
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 from skipbench.errors import ResourceError, UsageError, did_you_mean, some_of
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WEIGHT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
 
 
@@ -22,6 +24,15 @@ def ensure_writable(folder: Path) -> None:
         raise ResourceError(
             f"cannot write in {folder}: {error.strerror}. Choose another."
         ) from None
+
+
+def ensure_space(need: int, folder: Path, what: str) -> None:
+    free = shutil.disk_usage(folder).free
+    if need > free:
+        raise ResourceError(
+            f"{what} needs {size_text(need)}, {folder} has {size_text(free)} free.\n"
+            "Free some space, or use another folder."
+        )
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -49,7 +60,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def _write_error(path: Path, error: OSError) -> ResourceError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno in DISK_FULL:
         return ResourceError(
             f"disk full while writing {path.parent}.\nWhat was stored is sound: free some space "
             "(see `skipbench cache`) and run the same command; it goes on from there."
@@ -63,6 +74,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def cache_folder(given: str | Path | None = None) -> Path:
+    """`--cache`, else SKIPBENCH_CACHE, else the user's cache folder."""
+    if given or (given := os.environ.get("SKIPBENCH_CACHE")):
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skipbench"
 
 
 def size_text(count: float) -> str:

@@ -1,25 +1,31 @@
-"""Decode, resize, pad and normalise images. HWC uint8 RGB in the middle, NCHW float32 at the end.
+"""Decode, resize, pad and normalise an image together with its mask or boxes.
 
-Whatever the file holds, it becomes 8-bit RGB: EXIF rotation applied, palettes looked up, grey
-copied to three channels, CMYK converted, 16 bits scaled to 8, alpha dropped.
+HWC uint8 RGB in the middle, NCHW float32 at the end. Whatever an image file holds, it becomes 8-bit
+RGB: EXIF rotation applied (to its mask and boxes too), palettes looked up, grey copied to three
+channels, CMYK converted, 16 bits scaled to 8, alpha dropped. A mask keeps the numbers it holds.
 """
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+from PIL import Image
 
 from skipbench.errors import DataError, UsageError, did_you_mean
+from skipbench.records import Side, Size
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from PIL import Image as PILImage
 
 # Stored features carry this number: raise it whenever a pixel that reaches the model changes.
-TRANSFORM_VERSION = 1
+TRANSFORM_VERSION = 2  # 2: bilinear instead of bicubic
+
+IGNORED = 255  # in every mask that is handed out: a pixel that counts for nothing
 
 MEAN_RGB = (0.485, 0.456, 0.406)
 STD_RGB = (0.229, 0.224, 0.225)
@@ -27,12 +33,50 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff",
 MOST_PIXELS = 180_000_000  # beyond this a file is taken for a decompression bomb
 
 
+class Picture(Protocol):
+    """What features are extracted from: a file, or something drawn."""
+
+    @property
+    def name(self) -> str:
+        """Stable across machines, unlike a path."""
+
+    def read(self, size: Size = None) -> np.ndarray:
+        """HWC uint8 RGB, resized where a size is given."""
+
+    def size_hw(self) -> tuple[int, int]: ...
+
+    def mark(self) -> str:
+        """Changes when the pixels do."""
+
+
 @dataclass(frozen=True)
 class ImageItem:
-    """One image of a data set: a name that is stable across machines, and where it lies."""
+    """An image file."""
 
     name: str
     path: Path
+
+    def read(self, size: Size = None) -> np.ndarray:
+        return read_image(self.path, size)
+
+    def size_hw(self) -> tuple[int, int]:
+        return read_size(self.path)
+
+    def mark(self) -> str:
+        """Its length and time of change."""
+        try:
+            stat = self.path.stat()
+        except OSError:
+            raise DataError(f"image is gone: {self.path}") from None
+        return f"{stat.st_size} {stat.st_mtime_ns}"
+
+
+def fingerprint(pictures: Iterable[Picture]) -> str:
+    """Of what is to be read: names and marks, in order."""
+    digest = hashlib.sha256()
+    for picture in pictures:
+        digest.update(f"{picture.name}\0{picture.mark()}\n".encode())
+    return digest.hexdigest()
 
 
 def find_images(sources: Iterable[str | Path | ImageItem]) -> tuple[ImageItem, ...]:
@@ -65,14 +109,40 @@ def _siblings(path: Path) -> list[Path]:
     return list(path.parent.iterdir()) if path.parent.is_dir() else []
 
 
-def parse_size(text: str) -> tuple[int, int] | None:
-    """ "448" → (448, 448); "320x480" → height 320, width 480; "native" → None."""
+def parse_size(text: str) -> Size:
+    """ "448" → (448, 448); "320x480" → height 320, width 480; "short:448", "long:448"; "native"."""
     if text == "native":
         return None
-    parts = text.lower().split("x")
-    if not (len(parts) in (1, 2) and all(p.isdigit() and int(p) > 0 for p in parts)):
-        raise UsageError(f"size {text!r}: give N, HEIGHTxWIDTH, or native")
-    return int(parts[0]), int(parts[-1])
+    which, colon, number = text.rpartition(":")
+    parts = number.lower().split("x")
+    if all(map(_is_count, parts)):
+        if which in ("short", "long") and len(parts) == 1:
+            return Side(which, int(number))  # type: ignore[arg-type]
+        if not colon and len(parts) <= 2:
+            return int(parts[0]), int(parts[-1])
+    raise UsageError(f"size {text!r}: give N, HEIGHTxWIDTH, short:N, long:N or native")
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and int(text) > 0
+
+
+def size_name(size: Size) -> str:
+    """As `parse_size` takes it."""
+    if size is None:
+        return "native"
+    return f"{size.which}:{size.pixels}" if isinstance(size, Side) else f"{size[0]}x{size[1]}"
+
+
+def target_hw(size_hw: tuple[int, int], size: Size) -> tuple[int, int]:
+    """What an image of this height and width becomes."""
+    if size is None:
+        return size_hw
+    if not isinstance(size, Side):
+        return size
+    side = min(size_hw) if size.which == "short" else max(size_hw)
+    height, width = (max(1, round(length * size.pixels / side)) for length in size_hw)
+    return height, width
 
 
 def padded(size_hw: tuple[int, int], patch: int) -> tuple[int, int]:
@@ -80,9 +150,9 @@ def padded(size_hw: tuple[int, int], patch: int) -> tuple[int, int]:
     return -(-size_hw[0] // patch) * patch, -(-size_hw[1] // patch) * patch
 
 
-def _open(path: Path) -> "PILImage.Image":
-    from PIL import Image
-
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """The file, its header read. What goes wrong inside is told with its name."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -90,44 +160,47 @@ def _open(path: Path) -> "PILImage.Image":
     except FileNotFoundError:
         raise DataError(f"image is gone: {path}") from None
     except Image.DecompressionBombError:
-        raise DataError(f"{path}: more pixels than any photograph; not decoded") from None
+        raise _bad(path, "more pixels than any photograph; not decoded") from None
     except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path}: not a readable image ({error})") from None
-    if image.width * image.height > MOST_PIXELS:
-        raise DataError(f"{path}: {image.width}×{image.height} pixels; not decoded (a bomb?)")
-    return image
+        raise _bad(path, f"not a readable image ({error})") from None
+    with image:
+        if image.width * image.height > MOST_PIXELS:
+            raise _bad(path, f"{image.width}×{image.height} pixels; not decoded (a bomb?)")
+        try:
+            yield image
+        except (OSError, SyntaxError, ValueError, EOFError) as error:
+            raise _bad(path, f"truncated or damaged ({error})") from None
+
+
+def _bad(path: Path, what: str) -> DataError:
+    return DataError(f"{path}: {what}.\nFetch it again, or leave it out: --skip-bad 1.")
 
 
 def read_size(path: Path) -> tuple[int, int]:
     """Height and width as decoded (after EXIF rotation), from the header alone."""
-    with _open(path) as image:
-        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-        return (image.width, image.height) if turned else (image.height, image.width)
+    size_hw, orientation = read_header(path)
+    return size_hw[::-1] if _TURNS[orientation].transpose else size_hw
 
 
-def read_image(path: Path, size_hw: tuple[int, int] | None = None) -> "np.ndarray":
-    """HWC uint8 RGB; resized (bicubic, antialiased) where a size is given."""
-    import numpy as np
-    from PIL import Image, ImageOps
-
-    with _open(path) as image:
-        try:
-            image = ImageOps.exif_transpose(image)
-            image = _to_rgb(image)
-        except (OSError, SyntaxError, ValueError, EOFError) as error:
-            raise DataError(
-                f"{path}: truncated or damaged ({error}).\n"
-                "Fetch it again, or take it out of the folder."
-            ) from None
-        if size_hw is not None and (image.height, image.width) != size_hw:
-            image = image.resize((size_hw[1], size_hw[0]), Image.Resampling.BICUBIC)
-        return np.asarray(image)
+def read_header(path: Path) -> tuple[tuple[int, int], int]:
+    """Height and width as stored, and the EXIF orientation, 1 to 8."""
+    with _opened(path) as image:
+        return (image.height, image.width), _orientation(image)
 
 
-def _to_rgb(image: "PILImage.Image") -> "PILImage.Image":
-    import numpy as np
-    from PIL import Image
+def _orientation(image: Image.Image) -> int:
+    value = image.getexif().get(0x0112, 1)
+    return value if value in _TURNS else 1
 
+
+def read_image(path: Path, size: Size = None) -> np.ndarray:
+    """HWC uint8 RGB; resized where a size is given."""
+    with _opened(path) as image:
+        pixels = turn(np.asarray(_to_rgb(image)), _orientation(image))
+    return resize(pixels, target_hw(pixels.shape[:2], size))
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16") or image.mode == "I":
         # Pillow clips 16-bit grey at 255 instead of scaling it.
         scaled = (np.asarray(image).astype(np.float64) / 257.0).round().clip(0, 255)
@@ -135,9 +208,113 @@ def _to_rgb(image: "PILImage.Image") -> "PILImage.Image":
     return image.convert("RGB")
 
 
-def stack(images: Sequence["np.ndarray"], patch: int) -> "torch.Tensor":
+def read_mask(path: Path, of: Path | None = None) -> np.ndarray:
+    """HW integers as stored: palette indices, grey values of 8 or 16 bits.
+
+    of: its image. The mask is turned as the image's EXIF says, unless only the turned image has
+    its size (it was drawn on the picture as shown) or it has an orientation of its own.
+    """
+    if not path.exists():
+        raise DataError(f"mask is missing: {path}" + (f"\n(for {of})" if of else ""))
+    with _opened(path) as image:
+        if image.mode not in ("P", "L", "1", "I") and not image.mode.startswith("I;16"):
+            raise DataError(
+                f"{path}: colours ({image.mode}), where a mask has one number for each pixel.\n"
+                "Save it as palette or grey PNG whose values are the classes."
+            )
+        own = _orientation(image)
+        stored = np.asarray(image)
+    mask = turn(stored.astype(np.uint8) if stored.dtype == bool else stored, own)
+    if of is None:
+        return mask
+    stored_hw, orientation = read_header(of)
+    shown_hw = stored_hw[::-1] if _TURNS[orientation].transpose else stored_hw
+    if own == 1 and mask.shape == stored_hw:
+        mask = turn(mask, orientation)
+    if mask.shape != shown_hw:
+        raise DataError(
+            f"{path}: the mask is {mask.shape[0]}×{mask.shape[1]}, "
+            f"but its image is {shown_hw[0]}×{shown_hw[1]} (height×width): {of}"
+        )
+    return mask
+
+
+class _Turn(NamedTuple):
+    """From the picture as stored to the picture as shown: transpose, then flip."""
+
+    transpose: bool
+    left_right: bool
+    top_bottom: bool
+
+
+_TURNS = {
+    1: _Turn(False, False, False),
+    2: _Turn(False, True, False),
+    3: _Turn(False, True, True),
+    4: _Turn(False, False, True),
+    5: _Turn(True, False, False),
+    6: _Turn(True, True, False),
+    7: _Turn(True, True, True),
+    8: _Turn(True, False, True),
+}
+
+
+def turn(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """HW or HWC, as stored → as shown under this EXIF orientation."""
+    how = _TURNS[orientation]
+    pixels = pixels.swapaxes(0, 1) if how.transpose else pixels
+    pixels = pixels[:, ::-1] if how.left_right else pixels
+    return pixels[::-1] if how.top_bottom else pixels
+
+
+def turn_boxes(boxes_xyxy: np.ndarray, size_hw: tuple[int, int], orientation: int) -> np.ndarray:
+    """(n, 4) half-open boxes on the picture as stored, of this size → on the picture as shown."""
+    how = _TURNS[orientation]
+    x0, y0, x1, y1 = boxes_xyxy.T
+    height, width = size_hw
+    if how.transpose:
+        x0, y0, x1, y1, height, width = y0, x0, y1, x1, width, height
+    if how.left_right:
+        x0, x1 = width - x1, width - x0
+    if how.top_bottom:
+        y0, y1 = height - y1, height - y0
+    return np.stack([x0, y0, x1, y1], axis=1)
+
+
+def resize(pixels: np.ndarray, size_hw: tuple[int, int]) -> np.ndarray:
+    """HWC uint8; bilinear, antialiased, rounded to 8 bits (what Pillow and torchvision do)."""
+    if pixels.shape[:2] == size_hw:
+        return pixels
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    return np.asarray(image.resize(size_hw[::-1], Image.Resampling.BILINEAR))
+
+
+def resize_mask(mask: np.ndarray, size_hw: tuple[int, int]) -> np.ndarray:
+    """HW; each pixel takes the label under its centre."""
+    rows, columns = (
+        (2 * np.arange(new) + 1) * old // (2 * new)  # in whole numbers: no centre is rounded
+        for new, old in zip(size_hw, mask.shape, strict=True)
+    )
+    return mask[rows[:, None], columns]
+
+
+def resize_boxes(
+    boxes_xyxy: np.ndarray, old_hw: tuple[int, int], new_hw: tuple[int, int]
+) -> np.ndarray:
+    """(n, 4) float64, by the very factors of the image."""
+    down, right = new_hw[0] / old_hw[0], new_hw[1] / old_hw[1]
+    return boxes_xyxy * [right, down, right, down]
+
+
+def pad_mask(mask: np.ndarray, patch: int, fill: int = IGNORED) -> np.ndarray:
+    """Filled to whole patches on the right and at the bottom, as `stack` pads images."""
+    height, width = padded(mask.shape, patch)
+    missing = ((0, height - mask.shape[0]), (0, width - mask.shape[1]))
+    return np.pad(mask, missing, constant_values=fill)
+
+
+def stack(images: Sequence[np.ndarray], patch: int) -> "torch.Tensor":
     """NCHW uint8, each image at the top left, padded with zeros to the largest in whole patches."""
-    import numpy as np
     import torch
 
     height, width = padded(
@@ -162,22 +339,8 @@ def normalise(batch: "torch.Tensor", sizes_hw: Sequence[tuple[int, int]]) -> "to
     return images
 
 
-def fingerprint(items: Iterable[ImageItem]) -> str:
-    """Of the list of files: names, lengths and times of change, in order."""
-    digest = hashlib.sha256()
-    for item in items:
-        try:
-            stat = item.path.stat()
-        except OSError:
-            raise DataError(f"image is gone: {item.path}") from None
-        digest.update(f"{item.name}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
-
-
 def embedded_photographs(size_hw: tuple[int, int]) -> "torch.Tensor":
     """Four photographs that come with scikit-image (a cat, a cup, a face, a rocket), normalised."""
-    import numpy as np
-    from PIL import Image
     from skimage import data
 
     height, width = size_hw

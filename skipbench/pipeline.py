@@ -12,16 +12,18 @@ from skipbench.backbones.health import examine
 from skipbench.backbones.variant import Choice, choose_variant
 from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import Checkpoint, Expected, open_checkpoint
+from skipbench.datasets import Dataset
 from skipbench.engine.device import choose_device, choose_precision
 from skipbench.errors import NumbersError, UnclearVariant, UsageError
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.features.layers import parse_layers
 from skipbench.features.store import FeatureStore, open_store
-from skipbench.images import ImageItem, find_images, padded, parse_size
+from skipbench.images import ImageItem, Picture, find_images, padded, parse_size
 from skipbench.records import (
     FeatureSpec,
     PositionRule,
     Residual,
+    Side,
     StoreDtype,
     VariantHealth,
     Verdict,
@@ -111,7 +113,7 @@ def load_backbone(
 
 def extract(
     backbone: Backbone,
-    images: str | Path | Iterable[str | Path | ImageItem],
+    images: str | Path | Dataset | Iterable[str | Path | ImageItem],
     *,
     layers: str = "last",
     tensors: Sequence[str] = ("tokens_norm",),
@@ -123,14 +125,18 @@ def extract(
     batch_size: int | None = None,
     workers: int | None = None,
 ) -> FeatureStore:
-    """The features of images or folders: from the cache, or computed and kept there."""
-    items = find_images([images] if isinstance(images, str | Path) else images)[:limit]
+    """The features of images, folders or a data set: from the cache, or computed and kept there."""
+    items: Sequence[Picture]
+    if isinstance(images, Dataset):
+        items = images.items if limit is None else list(images)[:limit]
+    else:
+        items = find_images([images] if isinstance(images, str | Path) else images)[:limit]
     if store_dtype not in get_args(StoreDtype):
         raise UsageError(f"no store dtype {store_dtype!r}; give fp16 or fp32")
     spec = FeatureSpec(
         blocks=parse_layers(layers, backbone.depth),
         tensors=tuple(dict.fromkeys(tensors)),
-        size_hw=parse_size(str(size)),
+        size=parse_size(str(size)),
         store_dtype=store_dtype,  # type: ignore[arg-type]
     )
     _say_what_is_adapted(backbone, spec)
@@ -147,12 +153,12 @@ def extract(
 
 def _say_what_is_adapted(backbone: Backbone, spec: FeatureSpec) -> None:
     facts, (rows, columns) = backbone.facts, backbone.facts.grid_hw
-    if spec.size_hw is None:
+    if spec.size is None or isinstance(spec.size, Side):
         new = "each image's grid"
     else:
-        height, width = padded(spec.size_hw, facts.patch)
-        if (height, width) != spec.size_hw:
-            log.info("images are padded from %d×%d to %d×%d", *spec.size_hw, height, width)
+        height, width = padded(spec.size, facts.patch)
+        if (height, width) != spec.size:
+            log.info("images are padded from %d×%d to %d×%d", *spec.size, height, width)
         new = f"{height // facts.patch}×{width // facts.patch}"
     if new != f"{rows}×{columns}":
         rule = facts.position_rule

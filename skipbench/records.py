@@ -4,6 +4,7 @@ needs torch, so that the command line and the readers of results can import them
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 Residual = Literal["skip", "skipless"]
 
@@ -18,6 +19,18 @@ TENSORS = ("tokens", "tokens_norm", "keys", "queries", "values")
 PositionRule = Literal["offset", "size", "antialias"]
 
 StoreDtype = Literal["fp16", "fp32"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """Resized so that one side has so many pixels; the aspect ratio stays."""
+
+    which: Literal["short", "long"]
+    pixels: int
+
+
+# The size at which the model sees an image: (height, width), by one side, or None: native.
+Size = tuple[int, int] | Side | None
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
@@ -58,7 +71,7 @@ class FeatureSpec:
 
     blocks: tuple[int, ...]
     tensors: tuple[str, ...] = ("tokens_norm",)
-    size_hw: tuple[int, int] | None = None  # None: native size, padded to whole patches
+    size: Size = None  # padded to whole patches afterwards
     store_dtype: StoreDtype = "fp16"
 
     @property
@@ -104,3 +117,39 @@ class Verdict:
     reason: str
     skip: VariantHealth
     skipless: VariantHealth
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file that a data set is published in."""
+
+    url: str
+    checksum: str | None  # "md5:…", "sha1:…", "sha256:…" as published; None: none is published
+    bytes: int  # of the archive; 0: not known
+    unpacked_bytes: int  # once unpacked, roughly; 0: as large as the archive
+    into: str = ""  # folder below the root where it is unpacked
+    splits: tuple[str, ...] = ()  # those that need it; none: all
+
+    @property
+    def file(self) -> str:
+        return urlsplit(self.url).path.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """Which images a figure was made on."""
+
+    name: str
+    split: str
+    images: int
+    official_images: int | None
+    partial: bool  # not the whole official split, nor a sample that the protocol asks for
+    sample: tuple[int, int] | None  # (images, seed) of a random subset
+    bad: tuple[str, ...]  # left out: cannot be decoded
+    empty: tuple[str, ...]  # left out: no box
+    classes: int
+    fingerprint: str
+    names: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

@@ -102,7 +102,7 @@ def backbone(ckpt):
 @pytest.mark.parametrize("batch_size", [None, 1, 2, 100])
 def test_streamed_features_are_those_of_each_image_alone(backbone, pictures, size_hw, batch_size):
     items = find_images([pictures])
-    spec = FeatureSpec(blocks=(0, 2), tensors=("tokens_norm", "keys"), size_hw=size_hw)
+    spec = FeatureSpec(blocks=(0, 2), tensors=("tokens_norm", "keys"), size=size_hw)
     plan = make_plan(items, size_hw, 8, 256)
     seen = {}
     for batch in Extractor(backbone, spec, batch_size).stream(items, plan):
@@ -136,7 +136,7 @@ def test_padding_is_zero_after_normalising():
 def test_a_bad_picture_stops_with_its_name(backbone, pictures):
     (pictures / "3.png").write_bytes((pictures / "3.png").read_bytes()[:200])
     items = find_images([pictures])
-    spec = FeatureSpec(blocks=(2,), size_hw=(24, 40))
+    spec = FeatureSpec(blocks=(2,), size=(24, 40))
     with pytest.raises(DataError, match=r"3\.png"):
         list(Extractor(backbone, spec).stream(items, make_plan(items, (24, 40), 8, 256)))
 
@@ -145,7 +145,7 @@ def test_threads_end_when_the_stream_is_dropped(backbone, pictures):
     import threading
 
     items = find_images([pictures]) * 20
-    stream = Extractor(backbone, FeatureSpec(blocks=(2,), size_hw=(24, 40)), 1).stream(
+    stream = Extractor(backbone, FeatureSpec(blocks=(2,), size=(24, 40)), 1).stream(
         items, make_plan(items, (24, 40), 8, 256)
     )
     next(stream)
@@ -169,7 +169,7 @@ def overflowing():
 def test_fp16_overflow_goes_on_in_bf16(tmp_path, pictures, caplog):
     torch.save(overflowing(), tmp_path / "w.pth")
     items = find_images([pictures])
-    spec = FeatureSpec(blocks=(2,), size_hw=(24, 40))
+    spec = FeatureSpec(blocks=(2,), size=(24, 40))
     plan = make_plan(items, (24, 40), 8, 256)
     backbone = Backbone(open_checkpoint(tmp_path / "w.pth"), "skip", precision="fp16")
     batches = list(Extractor(backbone, spec, 4).stream(items, plan))

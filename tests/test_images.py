@@ -1,11 +1,31 @@
 """Whatever a picture is, it becomes 8-bit RGB."""
 
+from fractions import Fraction
+from math import floor
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from skipbench.errors import DataError, UsageError
-from skipbench.images import find_images, padded, parse_size, read_image, read_size
+from skipbench.images import (
+    find_images,
+    pad_mask,
+    padded,
+    parse_size,
+    read_image,
+    read_mask,
+    read_size,
+    resize,
+    resize_boxes,
+    resize_mask,
+    size_name,
+    stack,
+    target_hw,
+    turn,
+    turn_boxes,
+)
+from skipbench.records import Side
 
 
 def gradient(height=24, width=40):
@@ -77,7 +97,173 @@ def test_sizes():
     assert parse_size("448") == (448, 448)
     assert parse_size("320x480") == (320, 480)
     assert parse_size("native") is None
+    assert parse_size("short:448") == Side("short", 448)
+    assert parse_size("long:9") == Side("long", 9)
     assert padded((33, 50), 8) == (40, 56)
-    for wrong in ("0", "a", "3x", "1x2x3", "-4"):
+    for text in ("448x448", "320x480", "native", "short:448", "long:9"):
+        assert size_name(parse_size(text)) == text
+    for wrong in ("0", "a", "3x", "1x2x3", "-4", "short:", "short:3x4", "wide:3", ":3", "long:0"):
         with pytest.raises(UsageError, match="size"):
             parse_size(wrong)
+
+
+@pytest.mark.parametrize(
+    ("size_hw", "size", "expected"),
+    [
+        ((30, 50), None, (30, 50)),
+        ((30, 50), (7, 9), (7, 9)),
+        ((30, 50), Side("short", 15), (15, 25)),
+        ((50, 30), Side("short", 15), (25, 15)),
+        ((30, 50), Side("long", 25), (15, 25)),
+        ((50, 30), Side("long", 100), (100, 60)),
+        ((375, 500), Side("short", 448), (448, 597)),
+        ((1, 900), Side("long", 9), (1, 9)),
+    ],
+)
+def test_one_side_keeps_the_aspect_ratio(size_hw, size, expected):
+    assert target_hw(size_hw, size) == expected
+
+
+def noise(*shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def triangle_weights(old, new):
+    """(new, old): the bilinear kernel, widened by the factor of shrinking (antialiasing)."""
+    factor = old / new
+    support = max(factor, 1)
+    centres = (np.arange(new) + 0.5) * factor
+    distance = np.abs(np.arange(old)[None] + 0.5 - centres[:, None]) / support
+    weights = np.clip(1 - distance, 0, None)
+    return weights / weights.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("size_hw", [(12, 50), (48, 80), (5, 7), (24, 20), (100, 3)])
+def test_resize_is_antialiased_bilinear(size_hw):
+    """Exactly Pillow's, and within rounding of the filter written out and of torch's."""
+    import torch
+
+    image = noise(24, 40, 3)
+    resized = resize(image, size_hw)
+    pillow = Image.fromarray(image).resize(size_hw[::-1], Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(resized, np.asarray(pillow))
+    down, right = triangle_weights(24, size_hw[0]), triangle_weights(40, size_hw[1])
+    exact = np.einsum("ih,hwc,jw->ijc", down, image.astype(float), right)
+    assert np.abs(resized - exact).max() <= 1.01  # 8 bits between the two passes, and after
+    tensor = torch.from_numpy(image).permute(2, 0, 1)[None]
+    torchs = torch.nn.functional.interpolate(tensor, size_hw, mode="bilinear", antialias=True)
+    difference = resized.astype(int) - torchs[0].permute(1, 2, 0).numpy()
+    assert np.abs(difference).max() <= 1
+
+
+def test_masks_take_the_label_under_the_centre():
+    mask = noise(24, 40)
+    for size_hw in [(48, 80), (5, 7), (24, 40), (1, 1), (17, 31)]:
+        pillow = Image.fromarray(mask).resize(size_hw[::-1], Image.Resampling.NEAREST)
+        np.testing.assert_array_equal(resize_mask(mask, size_hw), np.asarray(pillow))
+    # 40 → 50: the centre of column 7 lies at 6 exactly; Pillow's sum of 0.8s falls short of it.
+    columns = [floor(Fraction(2 * i + 1, 2) * Fraction(40, 50)) for i in range(50)]
+    assert columns[7] == 6
+    np.testing.assert_array_equal(resize_mask(mask, (24, 50)), mask[:, columns])
+
+
+def test_image_mask_and_boxes_stay_together():
+    """A white rectangle, resized with its mask and its box: all three say the same."""
+    image = np.zeros((24, 40, 3), np.uint8)
+    image[6:18, 10:30] = 255
+    mask = (image[..., 0] > 0).astype(np.uint8)
+    for new_hw in [(48, 80), (12, 20), (72, 40), (24, 80)]:
+        boxes = resize_boxes(np.array([[10, 6, 30, 18]]), (24, 40), new_hw)
+        x0, y0, x1, y1 = boxes[0].astype(int)
+        assert boxes[0].tolist() == [x0, y0, x1, y1]
+        expected = np.zeros(new_hw, np.uint8)
+        expected[y0:y1, x0:x1] = 1
+        np.testing.assert_array_equal(resize_mask(mask, new_hw), expected)
+        np.testing.assert_array_equal(resize(image, new_hw)[..., 0] > 127, expected)
+
+
+def test_padding_is_right_and_bottom_for_image_and_mask():
+    image, mask = noise(10, 13, 3), noise(10, 13) % 5
+    batch = stack([image], 8)
+    wide = pad_mask(mask, 8)
+    assert batch.shape == (1, 3, 16, 16) and wide.shape == (16, 16)
+    np.testing.assert_array_equal(wide[:10, :13], mask)
+    assert (wide[10:] == 255).all() and (wide[:, 13:] == 255).all()
+    np.testing.assert_array_equal(batch[0, :, :10, :13].permute(1, 2, 0), image)
+    assert not batch[0, :, 10:].any() and not batch[0, :, :, 13:].any()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_turning_is_pillows(orientation):
+    from PIL import ImageOps
+
+    pixels = noise(24, 40, 3)
+    image = Image.fromarray(pixels)
+    image.getexif()[0x0112] = orientation
+    expected = np.asarray(ImageOps.exif_transpose(image))
+    np.testing.assert_array_equal(turn(pixels, orientation), expected)
+    np.testing.assert_array_equal(turn(pixels[..., 0], orientation), expected[..., 0])
+    boxes = np.array([[3, 4, 10, 20], [0, 0, 40, 24], [39, 23, 40, 24]])
+    for box, turned in zip(boxes, turn_boxes(boxes, (24, 40), orientation), strict=True):
+        inside = np.zeros((24, 40), np.uint8)
+        inside[box[1] : box[3], box[0] : box[2]] = 1
+        x0, y0, x1, y1 = turned
+        there = np.zeros(expected.shape[:2], np.uint8)
+        there[y0:y1, x0:x1] = 1
+        np.testing.assert_array_equal(there, turn(inside, orientation))
+    assert turn_boxes(np.zeros((0, 4)), (24, 40), orientation).shape == (0, 4)
+
+
+def test_an_orientation_that_does_not_exist_is_none(tmp_path):
+    image = Image.fromarray(gradient())
+    exif = image.getexif()
+    exif[0x0112] = 77
+    image.save(tmp_path / "x.jpg", exif=exif)
+    assert read_size(tmp_path / "x.jpg") == (24, 40) == read_image(tmp_path / "x.jpg").shape[:2]
+
+
+@pytest.mark.parametrize("mode", ["P", "L", "1", "I;16", "I"])
+def test_masks_keep_their_numbers(tmp_path, mode):
+    values = noise(24, 40) % 2 if mode == "1" else noise(24, 40) % 90
+    path = tmp_path / ("x.tif" if mode == "I" else "x.png")
+    if mode == "P":
+        image = Image.fromarray(values)
+        image.putpalette(list(range(255, -1, -1)) * 3)
+        assert image.mode == "P"
+    elif mode == "1":
+        image = Image.fromarray(values.astype(bool))
+    else:
+        kind = {"L": np.uint8, "I;16": np.uint16, "I": np.int32}[mode]
+        image = Image.fromarray(values.astype(kind) * (1 if mode == "L" else 700))
+        values = values.astype(int) * (1 if mode == "L" else 700)
+    image.save(path)
+    assert Image.open(path).mode == mode
+    np.testing.assert_array_equal(read_mask(path), values)
+
+
+def test_a_palette_of_few_colours_is_still_indices(tmp_path):
+    """PNG packs 16 colours into four bits a pixel."""
+    values = noise(24, 41) % 16
+    image = Image.fromarray(values)
+    image.putpalette(noise(48).tolist())
+    image.save(tmp_path / "x.png", bits=4)
+    np.testing.assert_array_equal(read_mask(tmp_path / "x.png"), values)
+
+
+def test_a_mask_may_say_itself_how_it_is_turned(tmp_path):
+    mask = noise(24, 40) % 3
+    Image.fromarray(gradient(40, 24)).save(tmp_path / "image.png")
+    image = Image.fromarray(mask)
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "mask.png", exif=exif)
+    turned = read_mask(tmp_path / "mask.png", of=tmp_path / "image.png")
+    np.testing.assert_array_equal(turned, np.rot90(mask, -1))
+
+
+def test_truncated_png_is_named_also_when_only_its_size_is_asked_for(tmp_path):
+    Image.fromarray(noise(60, 90, 3)).save(tmp_path / "x.png")
+    data = (tmp_path / "x.png").read_bytes()
+    (tmp_path / "x.png").write_bytes(data[: len(data) // 2])
+    with pytest.raises(DataError, match=r"x\.png"):
+        read_size(tmp_path / "x.png")

@@ -27,7 +27,7 @@ from skipbench.features.store import open_store
 from skipbench.images import find_images
 from skipbench.records import FeatureSpec
 
-SPEC = FeatureSpec(blocks=(0, 2), tensors=("tokens_norm", "keys"), size_hw=(24, 40))
+SPEC = FeatureSpec(blocks=(0, 2), tensors=("tokens_norm", "keys"), size=(24, 40))
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def test_what_is_read_is_what_was_computed(backbone, items, tmp_path):
 
 
 def test_native_sizes(backbone, items, tmp_path):
-    spec = dataclasses.replace(SPEC, size_hw=None, store_dtype="fp32")
+    spec = dataclasses.replace(SPEC, size=None, store_dtype="fp32")
     with open_store(backbone, items, spec, cache=tmp_path / "c") as store:
         assert [tuple(store[i]["keys.2"].shape[:2]) for i in range(7)] == [
             (5, 7), (3, 5), (5, 7), (5, 7), (3, 5), (5, 7), (5, 7)
@@ -134,7 +134,7 @@ def change_residual(tmp_path, backbone, items):
 
 
 def change_size(tmp_path, backbone, items):
-    return backbone, items, dataclasses.replace(SPEC, size_hw=(40, 24))
+    return backbone, items, dataclasses.replace(SPEC, size=(40, 24))
 
 
 def change_precision(tmp_path, backbone, items):
@@ -233,7 +233,7 @@ CHILD = """
     from skipbench.images import find_images
     from skipbench.records import FeatureSpec
     plans.SHARD_BYTES = 2 * 3840
-    spec = FeatureSpec(blocks=(0, 2), tensors=("tokens_norm", "keys"), size_hw=(24, 40))
+    spec = FeatureSpec(blocks=(0, 2), tensors=("tokens_norm", "keys"), size=(24, 40))
     ckpt, pictures, cache, stop_at, pause = sys.argv[1:]
     import os, signal
     names = ("write_whole", "append_line")
@@ -404,19 +404,19 @@ def test_too_little_disk_is_said_before_computing(backbone, items, small_disk, c
 def test_least_recently_used_goes_first(backbone, items, tmp_path):
     folders = []
     for i, size_hw in enumerate([(24, 40), (40, 24), (32, 32)]):
-        spec = dataclasses.replace(SPEC, size_hw=size_hw)
+        spec = dataclasses.replace(SPEC, size=size_hw)
         with open_store(backbone, items, spec, cache=tmp_path / "c") as store:
             folders.append(store.folder)
         os.utime(store.folder / "about.json", (1000 + i, 1000 + i))
     open_store(backbone, items, SPEC, cache=tmp_path / "c").close()  # the first is used again
-    spec = dataclasses.replace(SPEC, size_hw=(16, 40))
+    spec = dataclasses.replace(SPEC, size=(16, 40))
     open_store(backbone, items, spec, cache=tmp_path / "c", limit_bytes=350_000).close()
     assert [folder.exists() for folder in folders] == [True, False, True]
 
 
 def test_what_is_in_use_is_not_evicted(backbone, items, tmp_path):
     with open_store(backbone, items, SPEC, cache=tmp_path / "c") as store:
-        other = dataclasses.replace(SPEC, size_hw=(40, 24))
+        other = dataclasses.replace(SPEC, size=(40, 24))
         open_store(backbone, items, other, cache=tmp_path / "c", limit_bytes=110_000).close()
         assert store[6]["keys.2"].shape == (3, 5, 128) and store.folder.exists()
 
@@ -448,7 +448,7 @@ def test_constant_features_are_counted_and_said(tmp_path, items, caplog):
     facts = small_facts(width=64, depth=4, patch=8, heads=1)
     torch.save(make_weights("skip", facts), tmp_path / "w.pth")
     backbone = Backbone(open_checkpoint(tmp_path / "w.pth"), "skipless")
-    spec = FeatureSpec((0, 3), size_hw=(24, 40))
+    spec = FeatureSpec((0, 3), size=(24, 40))
     for _ in range(2):  # computed, and found again
         caplog.clear()
         with open_store(backbone, items, spec, cache=tmp_path / "c") as store:
@@ -472,7 +472,7 @@ def test_real_weights_on_real_photographs(tmp_path):
         open_checkpoint(SHARED / "weights" / "dinov2_vits14_fp16.safetensors"), "skip"
     )
     items = find_images([SHARED / "coco-mini" / "val2017"])[:3]
-    spec = FeatureSpec((11,), size_hw=(224, 224))
+    spec = FeatureSpec((11,), size=(224, 224))
     with open_store(backbone, items, spec, cache=tmp_path) as store:
         for i in range(3):
             tokens = torch.nn.functional.normalize(store[i]["tokens_norm.11"].float(), dim=-1)

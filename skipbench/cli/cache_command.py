@@ -26,8 +26,8 @@ def add_to(parent: typer.Typer) -> None:
 
 def list_(cache: options.Cache = None, as_json: options.Json = False) -> None:
     """Show every stored set of features: of what, how large, when last used."""
-    from skipbench.features.cache import cache_folder, entries
-    from skipbench.files import size_text
+    from skipbench.features.cache import entries
+    from skipbench.files import cache_folder, size_text
 
     root = cache_folder(cache) / "features"
     found = list(entries(root))
@@ -47,12 +47,11 @@ def _line(entry: "Entry") -> str:
     from skipbench.files import size_text
 
     about = entry.about
-    size_hw = about.get("size_hw")
     parts = [
         entry.key[:8],
         str(about.get("checkpoint", "?")),
         str(about.get("residual", "?")),
-        f"{size_hw[0]}×{size_hw[1]}" if size_hw else "native size",
+        str(about.get("size", "?")),
         f"{about.get('images', '?')} images",
         _columns(entry.columns),
         size_text(entry.bytes),
@@ -79,8 +78,8 @@ def clear(
 ) -> None:
     """Delete stored features. Those that a running process uses stay."""
     from skipbench.errors import UsageError
-    from skipbench.features.cache import cache_folder, entries, remove
-    from skipbench.files import size_text
+    from skipbench.features.cache import entries, remove
+    from skipbench.files import cache_folder, size_text
 
     found = list(entries(cache_folder(cache) / "features"))
     chosen = [e for e in found if not key or any(e.key.startswith(k) for k in key)]

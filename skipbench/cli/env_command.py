@@ -38,8 +38,7 @@ def environment(cache: str | None = None) -> dict[str, Any]:
     import torch
 
     from skipbench import __version__
-    from skipbench.features.cache import cache_folder
-    from skipbench.files import size_text
+    from skipbench.files import cache_folder, size_text
 
     folder = cache_folder(cache)
     return {

@@ -22,7 +22,7 @@ from skipbench.features.cache import evict
 from skipbench.features.plan import Plan, make_plan
 from skipbench.features.stream import Extractor
 from skipbench.files import append_line, read_json, size_text, write_whole
-from skipbench.images import ImageItem
+from skipbench.images import Picture
 from skipbench.records import FeatureSpec
 
 log = logging.getLogger("skipbench")
@@ -48,12 +48,12 @@ class Builder:
         self.folder = root / self.key
         self._checked: set[tuple[str, str]] = set()  # (file, sha256) found sound by this process
 
-    def plan(self, items: Sequence[ImageItem], backbone: Backbone, workers: int) -> Plan:
+    def plan(self, items: Sequence[Picture], backbone: Backbone, workers: int) -> Plan:
         """The stored plan, or the same made anew."""
         if stored := _read_plan(self.folder / "plan.json"):
             return stored
         width_bytes = DTYPES[self.spec.store_dtype].itemsize * backbone.facts.width
-        return make_plan(items, self.spec.size_hw, backbone.facts.patch, width_bytes, workers)
+        return make_plan(items, self.spec.size, backbone.facts.patch, width_bytes, workers)
 
     def is_complete(self, plan: Plan) -> bool:
         return _read_plan(self.folder / "plan.json") is not None and not self.incomplete(plan)
@@ -133,7 +133,7 @@ class Builder:
             (folder / "manifest.json").unlink(missing_ok=True)
 
     def build(
-        self, extractor: Extractor, items: Sequence[ImageItem], plan: Plan, limit_bytes: int
+        self, extractor: Extractor, items: Sequence[Picture], plan: Plan, limit_bytes: int
     ) -> None:
         lock = FileLock(self.root / f"{self.key}.build.lock")
 
@@ -162,7 +162,7 @@ class Builder:
     def _compute(
         self,
         extractor: Extractor,
-        items: Sequence[ImageItem],
+        items: Sequence[Picture],
         plan: Plan,
         missing: dict[str, list[int]],
         lock: FileLock,

@@ -1,7 +1,6 @@
 """The cache folder as a whole: what lies in it, and what goes when space is short."""
 
 import logging
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -15,13 +14,6 @@ from skipbench.files import read_json, size_text
 log = logging.getLogger("skipbench")
 
 DEFAULT_LIMIT = 50 * 10**9
-
-
-def cache_folder(given: str | Path | None = None) -> Path:
-    """`--cache`, else SKIPBENCH_CACHE, else the user's cache folder."""
-    if given or (given := os.environ.get("SKIPBENCH_CACHE")):
-        return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skipbench"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 
-from skipbench.images import ImageItem, padded, read_size
+from skipbench.images import Picture, padded, target_hw
+from skipbench.records import Side, Size
 
 # What an interruption can cost: seconds of work even on a slow CPU.
 SHARD_BYTES = 32_000_000
@@ -41,13 +42,16 @@ class Plan:
 
 
 def make_plan(
-    items: Sequence[ImageItem],
-    size_hw: tuple[int, int] | None,
+    items: Sequence[Picture],
+    size: Size,
     patch: int,
     bytes_per_token: int,
     workers: int = 4,
 ) -> Plan:
-    sizes = [size_hw] * len(items) if size_hw else _read_sizes(items, workers)
+    if size is None or isinstance(size, Side):
+        sizes = [target_hw(size_hw, size) for size_hw in _read_sizes(items, workers)]
+    else:
+        sizes = [size] * len(items)
 
     def large_first(image: int) -> tuple[int, int, int]:
         height, width = padded(sizes[image], patch)
@@ -61,6 +65,6 @@ def make_plan(
     return Plan(tuple(sizes), tuple(shards), patch)
 
 
-def _read_sizes(items: Sequence[ImageItem], workers: int) -> list[tuple[int, int]]:
+def _read_sizes(items: Sequence[Picture], workers: int) -> list[tuple[int, int]]:
     with ThreadPoolExecutor(max(workers, 1)) as pool:
-        return list(pool.map(lambda item: read_size(item.path), items))
+        return list(pool.map(lambda item: item.size_hw(), items))

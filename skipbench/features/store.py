@@ -30,11 +30,11 @@ from skipbench.backbones.vit import Backbone
 from skipbench.engine.locks import FileLock
 from skipbench.errors import ResourceError
 from skipbench.features.build import STALLED_AFTER, STORE_VERSION, Builder, shard_name
-from skipbench.features.cache import DEFAULT_LIMIT, cache_folder
+from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.features.plan import Plan
 from skipbench.features.stream import Extractor
-from skipbench.files import ensure_writable
-from skipbench.images import TRANSFORM_VERSION, ImageItem, fingerprint
+from skipbench.files import cache_folder, ensure_writable
+from skipbench.images import TRANSFORM_VERSION, Picture, fingerprint, size_name
 from skipbench.records import FeatureSpec
 
 log = logging.getLogger("skipbench")
@@ -42,7 +42,7 @@ log = logging.getLogger("skipbench")
 MOST_OPEN = 256  # shards mapped at once
 
 
-def describe(backbone: Backbone, items: Sequence[ImageItem], spec: FeatureSpec) -> dict[str, Any]:
+def describe(backbone: Backbone, items: Sequence[Picture], spec: FeatureSpec) -> dict[str, Any]:
     """Everything a stored feature depends on, but for its column. The key is its hash."""
     facts = backbone.facts
     return {
@@ -55,7 +55,7 @@ def describe(backbone: Backbone, items: Sequence[ImageItem], spec: FeatureSpec) 
         "heads": facts.heads,
         "norm_eps": facts.norm_eps,
         "position_rule": facts.position_rule,
-        "size_hw": spec.size_hw,
+        "size": size_name(spec.size),
         "precision": backbone.precision,
         "store_dtype": spec.store_dtype,
         "images": len(items),
@@ -124,7 +124,7 @@ class FeatureStore(Sequence[dict[str, torch.Tensor]]):
 
 def open_store(
     backbone: Backbone,
-    items: Sequence[ImageItem],
+    items: Sequence[Picture],
     spec: FeatureSpec,
     *,
     cache: str | Path | None = None,

@@ -18,7 +18,7 @@ from skipbench.backbones.vit import Backbone
 from skipbench.engine.device import is_out_of_memory
 from skipbench.errors import NumbersError, OutOfMemory
 from skipbench.features.plan import Plan
-from skipbench.images import ImageItem, normalise, read_image, stack
+from skipbench.images import Picture, normalise, stack
 from skipbench.records import FeatureSpec
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Extractor:
         self.most: int | None = None  # images at once, once memory has run out
 
     def stream(
-        self, items: Sequence[ImageItem], plan: Plan, shards: Sequence[int] | None = None
+        self, items: Sequence[Picture], plan: Plan, shards: Sequence[int] | None = None
     ) -> Iterator[FeatureBatch]:
         """The features of these shards (default: all), batch by batch in the plan's order."""
         chosen = range(len(plan.shards)) if shards is None else shards
@@ -121,16 +121,14 @@ class Extractor:
         log.warning("out of memory with %d images at once; going on with %d", count, self.most)
 
     def _decoded(
-        self, items: Sequence[ImageItem], batches: Sequence[list[int]]
+        self, items: Sequence[Picture], batches: Sequence[list[int]]
     ) -> Iterator[tuple[list[int], "list[np.ndarray]"]]:
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="decode")
         ahead: deque[tuple[list[int], list[Future[np.ndarray]]]] = deque()
-        size_hw = self.spec.size_hw
+        size = self.spec.size
         try:
             for images in batches:
-                ahead.append(
-                    (images, [pool.submit(read_image, items[i].path, size_hw) for i in images])
-                )
+                ahead.append((images, [pool.submit(items[i].read, size) for i in images]))
                 if len(ahead) > BATCHES_AHEAD:
                     ready, futures = ahead.popleft()
                     yield ready, [future.result() for future in futures]
