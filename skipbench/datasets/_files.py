@@ -1,0 +1,66 @@
+"""Names on disk, read fast, and the facts that come with the package."""
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from skipbench.datasets._types import Colour
+from skipbench.errors import DataError
+
+FACTS = Path(__file__).parent / "facts"
+
+
+def stems(folder: Path, suffix: str) -> set[str]:
+    """The names of the files in a folder that end so, without the ending. No file is touched."""
+    try:
+        found = os.listdir(folder)  # noqa: PTH208 - 118,287 names, no Path for each
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    return {name[: -len(suffix)] for name in found if name.endswith(suffix) and name[0] != "."}
+
+
+def first_folder(root: Path, *candidates: str) -> Path:
+    """The first that is there; the first of all where none is."""
+    for candidate in candidates:
+        if (root / candidate).is_dir():
+            return root / candidate
+    return root / candidates[0]
+
+
+def read_list(path: Path) -> list[str]:
+    """The first word of every line, as in VOC's ImageSets; a name given twice counts once."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a readable list of images ({error})") from None
+    return list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
+
+
+def there(names: Sequence[str], found: Collection[str]) -> tuple[list[str], list[str]]:
+    """Those that are there, and those that are not, in the order given."""
+    return [n for n in names if n in found], [n for n in names if n not in found]
+
+
+def fact_lines(name: str) -> list[str]:
+    lines = (FACTS / name).read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def colour(text: str) -> Colour:
+    """ "ff8000" → (255, 128, 0)."""
+    red, green, blue = bytes.fromhex(text)
+    return red, green, blue
+
+
+def palette(count: int) -> tuple[Colour, ...]:
+    """PASCAL VOC's colours: the bits of a number, three at a time, from the highest bit down."""
+    return tuple(_voc_colour(number) for number in range(count))
+
+
+def _voc_colour(number: int) -> Colour:
+    red = green = blue = 0
+    for bit in range(8):
+        red |= (number >> 3 * bit & 1) << 7 - bit
+        green |= (number >> 3 * bit + 1 & 1) << 7 - bit
+        blue |= (number >> 3 * bit + 2 & 1) << 7 - bit
+    return red, green, blue

@@ -1,0 +1,213 @@
+"""Find a data set on disk and open a split of it, whole or as asked for."""
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from skipbench.datasets._catalogue import source
+from skipbench.datasets._types import Dataset, Item, Items, Listing, Split
+from skipbench.engine.parallel import in_parallel
+from skipbench.errors import DataError, UsageError, did_you_mean, some_of
+from skipbench.images import ImageItem, read_mask
+
+log = logging.getLogger("skipbench")
+
+AnItem = TypeVar("AnItem", bound=ImageItem)
+
+
+@dataclass(frozen=True)
+class Found:
+    folder: Path | None  # None: not found
+    roots: tuple[Path, ...]
+    places: tuple[str, ...]  # below each of them
+
+    def looked_in(self) -> list[str]:
+        """One line for each root."""
+        below = f"/{{{', '.join(self.places)}}} and itself" if self.places else ""
+        return [
+            f"{root}{below}" if root.is_dir() else f"{root} (no such folder)" for root in self.roots
+        ]
+
+
+def data_roots(given: str | Path | None = None) -> tuple[Path, ...]:
+    """`--data-root`, else SKIPBENCH_DATA (several, separated as in PATH), else the usual places."""
+    if given is not None:
+        return (Path(given).expanduser(),)
+    if listed := os.environ.get("SKIPBENCH_DATA"):
+        return tuple(Path(part).expanduser() for part in listed.split(os.pathsep) if part)
+    return Path("data"), Path.home() / "datasets"
+
+
+def locate(name: str, root: str | Path | None = None) -> Found:
+    """The folder of a data set: below a data root under one of its usual names, or the root."""
+    kind = source(name)
+    if not kind.on_disk:
+        return Found(Path(), (), ())
+    if name.startswith("folder:"):
+        roots: tuple[Path, ...] = (Path(name.removeprefix("folder:")).expanduser(),)
+    else:
+        roots = data_roots(root)
+    for folder in [r / place for r in roots for place in (*kind.places, ".")]:
+        if folder.is_dir() and kind.is_at(folder):
+            return Found(folder, roots, kind.places)
+    return Found(None, roots, kind.places)
+
+
+def open_dataset(
+    name: str,
+    split: str | None = None,
+    *,
+    root: str | Path | None = None,
+    limit: int | None = None,
+    train_images: int | None = None,
+    seed: int = 0,
+    classes: int | None = None,
+    skip_bad: int = 0,
+) -> Dataset:
+    """One split of a data set (default: val, or the only one).
+
+    limit         at most the first so many images, and no complaint that others are missing
+    train_images  a random subset of so many, the same for the same seed everywhere
+    classes       where a data set has several sets of them (COCO-Stuff: 171 or 27)
+    skip_bad      leave out up to so many images or masks that cannot be decoded (all are tried)
+    """
+    kind = source(name)
+    kind.check_classes(classes)
+    folder = find_folder(name, root)
+    splits = kind.splits_at(folder)
+    split = find_split(name, splits, split)
+    labels = kind.labels(folder, classes)
+    listing = kind.listing(folder, split, labels)
+    _check_count(name, split, splits[split], listing, folder, limit)
+    official = splits[split].images
+    dataset = Dataset(
+        name=f"folder:{folder.resolve().name}" if name.startswith("folder:") else name,
+        split=split,
+        folder=folder if kind.on_disk else None,
+        items=Items(listing.names, listing.make),
+        labels=labels if splits[split].labels == "masks" else None,
+        kind=splits[split].labels,
+        official=official,
+        partial=official is not None and len(listing.names) != official,
+    )
+    if train_images is not None:
+        if train_images >= len(dataset):
+            log.info("%s %s has %d images; all are taken", name, split, len(dataset))
+        dataset = dataset.sampled(train_images, seed)
+    if limit is not None and limit < len(dataset):
+        dataset = replace(dataset, items=dataset.items.only(dataset.names[:limit]), partial=True)
+    _check_labels(dataset, listing)
+    return without_bad(dataset, skip_bad) if skip_bad else dataset
+
+
+def find_folder(name: str, root: str | Path | None = None) -> Path:
+    """Where it lies; an error that says how it should look, where it is not found."""
+    found = locate(name, root)
+    if found.folder is not None:
+        return found.folder
+    kind = source(name)
+    fetch = f", or fetch it: skipbench data download {name}" if kind.archives else ""
+    raise DataError(
+        f"{kind.title} ({name}) was not found. Looked for it in\n"
+        + "\n".join(f"  {place}" for place in found.looked_in())
+        + f"\nIt should look like this:\n{kind.tree}\n"
+        f"Say where with --data-root DIR or SKIPBENCH_DATA{fetch}."
+    )
+
+
+def find_split(name: str, splits: Iterable[str], asked: str | None) -> str:
+    known = list(splits)
+    if asked is None:
+        return "val" if "val" in known else known[0]
+    if asked not in known:
+        near = did_you_mean(asked, known)
+        raise UsageError(f"{name} has no split {asked!r}.{near} Known: {', '.join(known)}")
+    return asked
+
+
+def _check_count(
+    name: str, split: str, part: Split, listing: Listing, folder: Path, limit: int | None
+) -> None:
+    found = len(listing.names)
+    if found == 0:
+        raise DataError(f"{name} {split}: {listing.why_empty} ({folder})")
+    if part.images is None and not listing.absent:
+        return
+    wanted = part.images or found + len(listing.absent)
+    if found < wanted and limit is None:
+        first = f" Missing: {some_of(listing.absent, 3)}." if listing.absent else ""
+        raise DataError(
+            f"{name} {split}: {found:,} of {wanted:,} images are there ({folder}).{first}\n"
+            f"Fetch the rest, or take what is there with --limit {found}: the result is then "
+            "marked as partial."
+        )
+    if found != wanted:
+        log.warning("%s %s: %s of %s images; marked as partial", name, split, found, wanted)
+
+
+def _check_labels(dataset: Dataset, listing: Listing) -> None:
+    """Every image that is used has its mask (or XML); found out now, not after an hour."""
+    if not listing.without_label:
+        return
+    lacking = [n for n in dataset.names if n in listing.without_label]
+    if lacking:
+        item = listing.make(lacking[0])
+        what = "mask" if dataset.kind == "masks" else "annotation"
+        where = f" ({item.mask_path})" if item.mask_path else ""
+        raise DataError(
+            f"{dataset.name} {dataset.split}: {len(lacking):,} images have no {what}; "
+            f"the first: {item.path}{where}"
+        )
+
+
+def without_bad(dataset: Dataset, most: int) -> Dataset:
+    """Without the images whose file, or whose mask's, cannot be decoded; at most so many."""
+    kept = decodable(dataset, most, f"{dataset.name} {dataset.split}")
+    names = [item.name for item in kept]
+    bad = sorted(set(dataset.names) - set(names))
+    return replace(dataset, items=dataset.items.only(names), bad=tuple(bad))
+
+
+def decodable(items: Sequence[AnItem], most: int, whose: str) -> list[AnItem]:
+    """Those that can be decoded, each left out named; an error if there are more than `most`.
+
+    A mask that is missing, of another size or with strange labels is never left out: that is a
+    fault of the data set as a whole, not of one file.
+    """
+    troubles = list(in_parallel(_trouble, items, "trying images"))
+    found = [trouble for trouble in troubles if trouble]
+    if len(found) > most:
+        raise DataError(
+            f"{whose}: {len(found)} images cannot be decoded, --skip-bad allows {most}.\n"
+            f"The first: {found[0]}"
+        )
+    for trouble in found:
+        log.warning("left out: %s", trouble)
+    return [item for item, trouble in zip(items, troubles, strict=True) if not trouble]
+
+
+def _trouble(item: ImageItem) -> str | None:
+    mask = item.mask_path if isinstance(item, Item) else None
+    try:
+        item.read()
+        if mask is not None and mask.exists():
+            read_mask(mask)
+    except DataError as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def without_empty(dataset: Dataset, hard: bool = True) -> Dataset:
+    """Without the images that have no box to find (hard=False: none but difficult or truncated)."""
+    kept: list[str] = []
+    empty: list[str] = []
+    for item in dataset:
+        boxes = item.read_boxes() if item.read_boxes else item.boxes()
+        some = len(boxes.xyxy if hard else boxes.without_hard().xyxy)
+        (kept if some else empty).append(item.name)
+    if empty:
+        log.info("%d images without a box are left out", len(empty))
+    return replace(dataset, items=dataset.items.only(kept), empty=tuple(empty))

@@ -1,0 +1,262 @@
+"""What every data set is made of. Masks are HW uint8 with 255 = ignored; boxes are xyxy in pixels,
+half-open; both on the picture as shown (EXIF applied). Everything is read when it is asked for."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from skipbench.errors import DataError, UsageError
+from skipbench.images import IGNORED, ImageItem, read_header, read_mask, turn_boxes
+from skipbench.records import Archive, DatasetFacts
+
+Colour = tuple[int, int, int]
+Kind = Literal["masks", "boxes", "images"]
+UNKNOWN = 254  # in the look-up table: a value that means nothing
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the numbers in a data set's masks mean."""
+
+    classes: tuple[str, ...]
+    colours: tuple[Colour, ...]
+    table: Mapping[int, int]  # value in the file → class
+    ignored: frozenset[int] = frozenset({255})  # values in the file that count for nothing
+
+    def __post_init__(self) -> None:
+        if len(self.classes) > UNKNOWN:
+            raise DataError(f"{len(self.classes)} classes; at most {UNKNOWN} are possible")
+
+    @cached_property
+    def _lookup(self) -> np.ndarray:
+        lookup = np.full(256, UNKNOWN, np.uint8)
+        lookup[[v for v in self.ignored if v < 256]] = IGNORED
+        for value, number in self.table.items():
+            lookup[value] = number
+        return lookup
+
+    def decode(self, stored: np.ndarray, path: Path) -> np.ndarray:
+        """HW integers as stored → HW uint8 classes, 255 = ignored."""
+        low, high = int(stored.min()), int(stored.max())
+        if not (low < 0 or high > 255):
+            classes = np.take(self._lookup, stored)
+            if not (classes == UNKNOWN).any():
+                return classes
+        strange = [v for v in np.unique(stored).tolist() if not self._knows(v)]
+        count = int((stored == strange[0]).sum())
+        raise DataError(
+            f"{path}: {count} pixels have the value {strange[0]}, "
+            f"which is neither one of the {len(self.classes)} classes nor ignored."
+        )
+
+    def _knows(self, value: int) -> bool:
+        return 0 <= value <= 255 and self._lookup[value] != UNKNOWN
+
+
+@dataclass(frozen=True)
+class Boxes:
+    xyxy: np.ndarray  # (n, 4) float64
+    classes: tuple[str, ...]  # of each box
+    hard: np.ndarray  # (n,) bool: marked difficult or truncated
+    crowds: int = 0  # boxes around crowds, which are left out
+    drawn_on_hw: tuple[int, int] | None = None  # size of the picture, if the annotation says
+
+    def without_hard(self) -> "Boxes":
+        keep = ~self.hard
+        classes = tuple(c for c, kept in zip(self.classes, keep, strict=True) if kept)
+        return replace(self, xyxy=self.xyxy[keep], classes=classes, hard=self.hard[keep])
+
+
+@dataclass(frozen=True)
+class Item(ImageItem):
+    """One image file with what is known about it."""
+
+    mask_path: Path | None = None
+    labels: Labels | None = None
+    read_boxes: Callable[[], Boxes] | None = None  # as annotated
+
+    def mask(self) -> np.ndarray:
+        if self.mask_path is None or self.labels is None:
+            raise DataError(f"{self.path}: has no mask")
+        return self.labels.decode(read_mask(self.mask_path, of=self.path), self.mask_path)
+
+    def boxes(self) -> Boxes:
+        if self.read_boxes is None:
+            raise DataError(f"{self.path}: has no boxes")
+        boxes = self.read_boxes()
+        stored_hw, orientation = read_header(self.path)
+        if orientation == 1 or boxes.drawn_on_hw not in (None, stored_hw):
+            return boxes  # nothing to turn, or drawn on the picture as shown
+        return replace(boxes, xyxy=turn_boxes(boxes.xyxy, stored_hw, orientation))
+
+    def content(self, of: Kind) -> bytes:
+        """What a fingerprint covers: the image's length, the labels to the last bit."""
+        try:
+            length = self.path.stat().st_size
+            mask = self.mask_path.read_bytes() if of == "masks" and self.mask_path else b""
+        except OSError as error:
+            raise DataError(f"is gone: {error.filename}") from None
+        boxes = self.read_boxes().xyxy.tobytes() if of == "boxes" and self.read_boxes else b""
+        return f"{length}\0".encode() + hashlib.sha256(mask + boxes).digest()
+
+
+@dataclass(frozen=True)
+class Split:
+    """An official part of a data set."""
+
+    images: int | None  # how many it has; None: any number
+    labels: Kind  # what it is for
+    extra: bool = False  # fetched only when it is asked for
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of one split, as found on disk. Items are made when they are asked for."""
+
+    names: Sequence[str]  # those whose image is there
+    make: Callable[[str], Item]
+    absent: Sequence[str] = ()  # listed, but the image is not there
+    without_label: frozenset[str] = frozenset()  # the image is there, its mask (or XML) is not
+    why_empty: str = "no image of it is there"  # said where there are no names
+
+    @property
+    def missing(self) -> str | None:
+        """Why nothing of this split can be used, if so."""
+        if not self.names:
+            return self.why_empty
+        return "none of its images has a label" if len(self.without_label) == len(self) else None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class Items(Sequence[Item]):
+    def __init__(self, names: Sequence[str], make: Callable[[str], Item]) -> None:
+        self.names, self._make = names, make
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> Item:  # type: ignore[override]
+        return self._make(self.names[index])
+
+    def __iter__(self) -> Iterator[Item]:
+        return map(self._make, self.names)
+
+    def only(self, names: Sequence[str]) -> "Items":
+        return Items(names, self._make)
+
+
+@dataclass(frozen=True)
+class Dataset(Sequence[Item]):
+    """A split, ready to be read."""
+
+    name: str
+    split: str
+    folder: Path | None  # None: it is drawn, not read
+    items: Items
+    labels: Labels | None
+    kind: Kind  # what the split is for
+    official: int | None  # images the full split has
+    partial: bool = False  # not the whole official split, nor a sample that the protocol asks for
+    sample: tuple[int, int] | None = None  # (images, seed)
+    bad: tuple[str, ...] = ()  # images left out because they cannot be decoded
+    empty: tuple[str, ...] = ()  # images left out because they have no box
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Item:  # type: ignore[override]
+        return self.items[index]
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.items.names
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.labels.classes if self.labels else ()
+
+    def sampled(self, count: int, seed: int) -> "Dataset":
+        """A random subset, the same wherever and in whatever order files lie: by the hash of seed
+        and name. A smaller one is part of a larger one."""
+        if count >= len(self):
+            return self
+
+        def lot(name: str) -> bytes:
+            return hashlib.sha256(f"{seed}:{name}".encode()).digest()
+
+        drawn = set(sorted(self.names, key=lot)[:count])
+        names = [name for name in self.names if name in drawn]
+        return replace(self, items=self.items.only(names), sample=(count, seed))
+
+    def fingerprint(self) -> str:
+        """Names the exact list of files and labels, the same on every machine.
+
+        Of images the name and length count, of masks every byte, of boxes every number, and what
+        the numbers in the masks mean.
+        """
+        digest = hashlib.sha256(f"{self.name}\0{self.split}\0{self.kind}\n".encode())
+        if self.labels:
+            digest.update(repr((self.labels.classes, sorted(self.labels.table.items()))).encode())
+        for item in self.items:
+            digest.update(item.name.encode() + b"\0" + item.content(self.kind))
+        return digest.hexdigest()
+
+    def facts(self) -> DatasetFacts:
+        """For the record."""
+        return DatasetFacts(
+            name=self.name,
+            split=self.split,
+            images=len(self),
+            official_images=self.official,
+            partial=self.partial,
+            sample=self.sample,
+            bad=self.bad,
+            empty=self.empty,
+            classes=len(self.classes),
+            fingerprint=self.fingerprint(),
+            names=tuple(self.names),
+        )
+
+
+class Source(ABC):
+    """One data set: where its files lie and what they mean. One file in this folder each."""
+
+    title: str
+    licence: str  # one line
+    tree: str  # what lies where, as a picture
+    places: tuple[str, ...]  # its folder below a data root, the most usual first
+    splits: Mapping[str, Split]
+    archives: tuple[Archive, ...] = ()
+    on_disk: bool = True  # False: drawn by the package
+    class_sets: tuple[int, ...] = ()  # numbers of classes to choose from, the default first
+
+    @abstractmethod
+    def is_at(self, folder: Path) -> bool:
+        """Whether this folder holds it, or a part of it."""
+
+    @abstractmethod
+    def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing: ...
+
+    def labels(self, folder: Path, classes: int | None = None) -> Labels | None:
+        """For data sets with masks; `classes` chooses where there is a choice."""
+        return None
+
+    def splits_at(self, folder: Path) -> Mapping[str, Split]:
+        """The official ones, for most."""
+        return self.splits
+
+    def check_classes(self, classes: int | None) -> None:
+        if classes is not None and classes not in self.class_sets:
+            known = " or ".join(map(str, self.class_sets)) or "no choice"
+            raise UsageError(f"--classes {classes}: {self.title} has {known}")
+
+    def finish(self, folder: Path) -> None:  # noqa: B027 - most have nothing to do
+        """What is left to do once its archives are unpacked in this folder."""

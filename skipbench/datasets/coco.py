@@ -1,0 +1,47 @@
+"""COCO 2017: images for pictures, and boxes where `annotations/instances_*.json` is there."""
+
+from pathlib import Path
+
+from skipbench.datasets._coco_json import (
+    ANNOTATIONS_2017,
+    COCO_LICENCE,
+    COCO_PLACES,
+    LazyIndex,
+    image_archive,
+)
+from skipbench.datasets._files import first_folder, stems
+from skipbench.datasets._types import Item, Labels, Listing, Source, Split
+
+
+class Coco(Source):
+    title = "COCO 2017"
+    licence = COCO_LICENCE
+    places = COCO_PLACES
+    tree = (
+        "  DIR/coco/\n"
+        "    val2017/                 000000000139.jpg …  (or images/val2017/)\n"
+        "    train2017/               000000000009.jpg …\n"
+        "    annotations/             instances_val2017.json …  (for boxes)"
+    )
+    splits = {"val": Split(5_000, "images"), "train": Split(118_287, "images", extra=True)}
+    archives = (image_archive("val2017"), image_archive("train2017"), ANNOTATIONS_2017)
+
+    def is_at(self, folder: Path) -> bool:
+        return any(self._images(folder, split).is_dir() for split in self.splits)
+
+    def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
+        images = self._images(folder, split)
+        json = folder / "annotations" / f"instances_{split}2017.json"
+        index = LazyIndex(json) if json.exists() else None
+
+        def make(name: str) -> Item:
+            boxes = index.reader(f"{name}.jpg") if index else None
+            return Item(name, images / f"{name}.jpg", read_boxes=boxes)
+
+        return Listing(sorted(stems(images, ".jpg")), make)
+
+    def _images(self, folder: Path, split: str) -> Path:
+        return first_folder(folder, f"{split}2017", f"images/{split}2017")
+
+
+SOURCE = Coco()

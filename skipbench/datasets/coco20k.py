@@ -1,0 +1,58 @@
+"""COCO20k: 19,817 images of COCO train2014, for object discovery (Vo et al. 2020, LOST, TokenCut).
+
+Boxes around crowds are left out, corners rounded to whole pixels, as the published code does.
+"""
+
+from pathlib import Path
+
+from skipbench.datasets._coco_json import (
+    ANNOTATIONS_2014,
+    COCO_LICENCE,
+    COCO_PLACES,
+    LazyIndex,
+    image_archive,
+)
+from skipbench.datasets._files import fact_lines, first_folder, stems, there
+from skipbench.datasets._types import Item, Labels, Listing, Source, Split
+
+
+class Coco20k(Source):
+    title = "COCO20k"
+    licence = COCO_LICENCE
+    places = ("coco20k", "COCO20k", "coco2014", "COCO2014", *COCO_PLACES)
+    tree = (
+        "  DIR/coco/\n"
+        "    train2014/               COCO_train2014_000000000009.jpg …  (or images/train2014/)\n"
+        "    annotations/             instances_train2014.json"
+    )
+    splits = {"train": Split(19_817, "boxes")}
+    archives = (image_archive("train2014"), ANNOTATIONS_2014)
+
+    def is_at(self, folder: Path) -> bool:
+        return self._images(folder).is_dir()
+
+    def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
+        images = self._images(folder)
+        json = folder / "annotations" / "instances_train2014.json"
+        index = LazyIndex(json, round_corners=True)
+
+        def make(name: str) -> Item:
+            file = f"{name}.jpg"
+            return Item(name, images / file, read_boxes=index.reader(file))
+
+        if not json.exists():
+            return Listing([], make, why_empty=f"its boxes are missing: {json}")
+        names, absent = there(official_names(), stems(images, ".jpg"))
+        return Listing(names, make, absent)
+
+    def _images(self, folder: Path) -> Path:
+        return first_folder(folder, "train2014", "images/train2014")
+
+
+def official_names() -> list[str]:
+    """In the order of the published list, which is random."""
+    numbers = " ".join(fact_lines("coco20k.txt")).split()
+    return [f"COCO_train2014_{int(number):012d}" for number in numbers]
+
+
+SOURCE = Coco20k()

@@ -1,0 +1,108 @@
+"""COCO-Stuff 164k: 171 classes of things and stuff, or the 27 coarse ones (`--classes 27`).
+
+The PNG of `stuffthingmaps` hold 0 to 181 with eleven gaps, 255 = unlabelled.
+"""
+
+from functools import cache
+from pathlib import Path
+
+from skipbench.datasets._coco_json import COCO_LICENCE, COCO_PLACES, image_archive
+from skipbench.datasets._files import colour, fact_lines, first_folder, palette, stems
+from skipbench.datasets._types import Item, Labels, Listing, Source, Split
+from skipbench.records import Archive
+
+
+class CocoStuff(Source):
+    title = "COCO-Stuff"
+    licence = COCO_LICENCE
+    places = ("cocostuff", "coco_stuff164k", "COCO-Stuff", *COCO_PLACES)
+    tree = (
+        "  DIR/coco/\n"
+        "    train2017/               000000000009.jpg …  (or images/train2017/)\n"
+        "    val2017/                 000000000139.jpg …\n"
+        "    stuffthingmaps_trainval2017/\n"
+        "      train2017/             000000000009.png …\n"
+        "      val2017/               000000000139.png …"
+    )
+    splits = {"train": Split(118_287, "masks"), "val": Split(5_000, "masks")}
+    class_sets = (171, 27)
+    archives = (
+        image_archive("train2017"),
+        image_archive("val2017"),
+        Archive(
+            "http://calvin.inf.ed.ac.uk/wp-content/uploads/data/cocostuffdataset/"
+            "stuffthingmaps_trainval2017.zip",
+            None,
+            bytes=0,
+            unpacked_bytes=800_000_000,
+            into="coco/stuffthingmaps_trainval2017",
+        ),
+    )
+
+    def is_at(self, folder: Path) -> bool:
+        return any(self._masks(folder, split).is_dir() for split in self.splits)
+
+    def labels(self, folder: Path, classes: int | None = None) -> Labels:
+        return coarse_labels() if classes == 27 else fine_labels()
+
+    def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
+        images = first_folder(folder, f"{split}2017", f"images/{split}2017")
+        masks = self._masks(folder, split)
+        names = sorted(stems(images, ".jpg"))
+
+        def make(name: str) -> Item:
+            return Item(name, images / f"{name}.jpg", masks / f"{name}.png", labels)
+
+        return Listing(names, make, without_label=frozenset(names) - stems(masks, ".png"))
+
+    def _masks(self, folder: Path, split: str) -> Path:
+        return first_folder(
+            folder,
+            f"stuffthingmaps_trainval2017/{split}2017",
+            f"stuffthingmaps/{split}2017",
+            f"annotations/stuffthingmaps/{split}2017",
+            f"annotations/{split}2017",
+        )
+
+
+@cache
+def _rows() -> list[list[str]]:
+    return [line.split("\t") for line in fact_lines("cocostuff.tsv")]
+
+
+def fine_labels() -> Labels:
+    rows = [row for row in _rows() if row[3] != "-"]
+    return Labels(
+        classes=tuple(name for _, name, _, _ in rows),
+        colours=tuple(colour(shade) for *_, shade in rows),
+        table={int(value): number for number, (value, *_) in enumerate(rows)},
+    )
+
+
+def coarse_labels() -> Labels:
+    names = COARSE
+    return Labels(
+        classes=names,
+        colours=palette(len(names) + 1)[1:],
+        table={int(value): names.index(coarse) for value, _, coarse, _ in _rows()},
+    )
+
+
+COARSE = tuple(
+    f"{name}-{kind}"
+    for kind, group in (
+        (
+            "things",
+            "electronic appliance food furniture indoor kitchen accessory animal outdoor person "
+            "sports vehicle",
+        ),
+        (
+            "stuff",
+            "ceiling floor food furniture rawmaterial textile wall window building ground plant "
+            "sky solid structural water",
+        ),
+    )
+    for name in group.split()
+)
+
+SOURCE = CocoStuff()

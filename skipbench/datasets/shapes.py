@@ -1,0 +1,81 @@
+"""Textured shapes, drawn by the package: no files, for a demo and for tests.
+
+Six textures and a background. Colour, outline and place say nothing about the class, so features
+that see texture score better than features that do not.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from skipbench.datasets import _drawing
+from skipbench.datasets._types import Boxes, Item, Kind, Labels, Listing, Source, Split
+from skipbench.images import resize, target_hw
+from skipbench.records import Size
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class DrawnItem(Item):
+    """Drawn when it is asked for; its path names it, there is no file."""
+
+    split: str = "train"
+    index: int = 0
+
+    def read(self, size: Size = None) -> np.ndarray:
+        image = self._draw().image
+        return resize(image, target_hw(image.shape[:2], size))
+
+    def size_hw(self) -> tuple[int, int]:
+        return _drawing.size_of(SEED, self.split, self.index)
+
+    def mark(self) -> str:
+        return f"{_drawing.VERSION} {SEED} {self.split} {self.index}"
+
+    def mask(self) -> np.ndarray:
+        return self._draw().mask
+
+    def boxes(self) -> Boxes:
+        drawing = self._draw()
+        return Boxes(
+            drawing.boxes_xyxy.astype(np.float64),
+            tuple(_drawing.CLASSES[i] for i in drawing.labels),
+            np.zeros(len(drawing.labels), bool),
+        )
+
+    def content(self, of: Kind) -> bytes:
+        return self.mark().encode()
+
+    def _draw(self) -> _drawing.Drawing:
+        return _drawing.draw(SEED, self.split, self.index)
+
+
+class Shapes(Source):
+    title = "textured shapes"
+    licence = "made by this package"
+    places = ()
+    tree = "  (nothing on disk)"
+    splits = {"train": Split(200, "masks"), "val": Split(100, "masks")}
+    on_disk = False
+
+    def is_at(self, folder: Path) -> bool:
+        return True
+
+    def labels(self, folder: Path, classes: int | None = None) -> Labels:
+        values = range(len(_drawing.CLASSES))
+        return Labels(_drawing.CLASSES, _drawing.COLOURS, {v: v for v in values})
+
+    def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
+        count = self.splits[split].images or 0
+
+        def make(name: str) -> Item:
+            return DrawnItem(
+                name, Path(f"shapes:{name}"), split=split, index=int(name.rpartition("_")[2])
+            )
+
+        return Listing([f"{split}_{i:05d}" for i in range(count)], make)
+
+
+SOURCE = Shapes()

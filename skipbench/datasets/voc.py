@@ -1,0 +1,44 @@
+"""PASCAL VOC2012, with the larger training set that SBD's masks make of it (`train_aug`)."""
+
+from pathlib import Path
+
+from skipbench.datasets._devkit import Devkit, train_aug
+from skipbench.datasets._types import Split
+from skipbench.records import Archive
+
+
+class Voc2012(Devkit):
+    def finish(self, folder: Path) -> None:
+        """SBD comes as MATLAB files: write its masks as PNG, VOC's own where there are both."""
+        sbd = folder.parent.parent / "benchmark_RELEASE" / "dataset" / "cls"
+        if sbd.is_dir():
+            from skipbench.datasets._sbd import write_masks
+
+            write_masks(sbd, folder, train_aug())
+
+
+SOURCE = Voc2012(
+    year=2012,
+    splits={
+        "train": Split(1_464, "masks"),
+        "val": Split(1_449, "masks"),
+        "train_aug": Split(10_582, "masks", extra=True),
+        "trainval": Split(11_540, "boxes"),
+    },
+    archives=(
+        Archive(
+            "http://host.robots.ox.ac.uk/pascal/VOC/voc2012/VOCtrainval_11-May-2012.tar",
+            "md5:6cd6e144f989b92b3379bac3b3de84fd",
+            bytes=1_999_639_040,
+            unpacked_bytes=1_999_639_040,
+        ),
+        Archive(
+            "https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/grouping/"
+            "semantic_contours/benchmark.tgz",
+            "md5:82b4d87ceb2ed10f6038a1cba92111cb",
+            bytes=1_419_539_633,
+            unpacked_bytes=1_600_000_000,
+            splits=("train_aug",),
+        ),
+    ),
+)

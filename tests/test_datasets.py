@@ -1,0 +1,529 @@
+"""Data sets in their real layouts, read back; and what every file of the catalogue keeps to."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trees
+from conftest import SHARED
+from PIL import Image
+
+from skipbench import datasets
+from skipbench.datasets import open_dataset, source, without_empty
+from skipbench.datasets._files import palette
+from skipbench.errors import DataError, UsageError
+
+TREES = {
+    "voc": trees.voc,
+    "voc07": lambda root: trees.voc(root, 2007),
+    "ade20k": trees.ade20k,
+    "cocostuff": trees.cocostuff,
+    "coco20k": trees.coco20k,
+    "coco": trees.coco,
+    "folder": trees.own_folder,
+    "shapes": lambda root: None,
+}
+SPLITS = {"coco20k": "train"}
+
+
+@pytest.fixture(autouse=True)
+def nowhere_else(tmp_path, monkeypatch):
+    monkeypatch.delenv("SKIPBENCH_DATA", raising=False)
+    monkeypatch.setenv("SKIPBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def opened(name, tmp_path, **options):
+    """A split of the tiny tree, taken as it is."""
+    folder = TREES[name](tmp_path)
+    full_name = f"folder:{folder}" if name == "folder" else name
+    options = {"limit": 1000, "split": SPLITS.get(name, "val")} | options
+    return open_dataset(full_name, root=tmp_path, **options)
+
+
+# -- the contract, for every file in the folder
+
+
+def test_every_file_has_a_tree_here():
+    assert set(TREES) == set(datasets.names())
+
+
+def test_importing_the_package_imports_none_of_them():
+    code = (
+        "import sys, skipbench.datasets as d; "
+        "assert not [n for n in d.names() if f'skipbench.datasets.{n}' in sys.modules]; "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", TREES)
+class TestContract:
+    def test_describes_itself(self, name):
+        kind = source("folder:x" if name == "folder" else name)
+        assert kind.title and kind.licence and kind.tree
+        assert kind.on_disk == (name != "shapes")
+        for split in kind.splits.values():
+            assert split.images > 0 and split.labels in ("masks", "boxes", "images")
+        for archive in kind.archives:
+            assert archive.url.startswith("http") and archive.file.endswith(
+                (".tar", ".tgz", ".zip")
+            )
+            if archive.checksum:
+                kind_, _, digest = archive.checksum.partition(":")
+                assert len(digest) == {"md5": 32, "sha1": 40, "sha256": 64}[kind_]
+            assert set(archive.splits) <= set(kind.splits)
+
+    def test_items(self, name, tmp_path):
+        data = opened(name, tmp_path)
+        assert len(data) == len(list(data)) == len(data.items) >= 2
+        assert list(data.names) == [item.name for item in data]
+        assert len(set(data.names)) == len(data)
+        for item in data:
+            image = item.read()
+            assert image.dtype == np.uint8 and image.shape == (*item.size_hw(), 3)
+            assert image.shape[0] != image.shape[1]
+
+    def test_labels(self, name, tmp_path):
+        data = opened(name, tmp_path)
+        if data.kind != "masks":
+            assert data.labels is None and data.classes == ()
+            return
+        assert len(data.labels.classes) == len(data.labels.colours) == len(set(data.classes))
+        assert set(data.labels.table.values()) == set(range(len(data.classes)))
+        for item in data:
+            mask = item.mask()
+            assert mask.dtype == np.uint8 and mask.shape == item.size_hw()
+            assert set(np.unique(mask)) <= {*range(len(data.classes)), 255}
+
+    def test_boxes(self, name, tmp_path):
+        data = opened(name, tmp_path)
+        if data.kind != "boxes":
+            return
+        for item in data:
+            boxes = item.boxes()
+            height, width = item.size_hw()
+            assert boxes.xyxy.shape == (len(boxes.classes), 4) and boxes.xyxy.dtype == np.float64
+            assert (boxes.xyxy[:, 2:] > boxes.xyxy[:, :2]).all()
+            assert (boxes.xyxy >= 0).all() and (boxes.xyxy <= [width, height] * 2).all()
+
+    def test_fingerprint_knows_list_and_labels_not_the_place(self, name, tmp_path):
+        data = opened(name, tmp_path)
+        first = data.fingerprint()
+        assert opened(name, tmp_path / "elsewhere").fingerprint() == first
+        assert opened(name, tmp_path, limit=1).fingerprint() != first
+
+    def test_partial_unless_whole(self, name, tmp_path):
+        data = opened(name, tmp_path)
+        assert data.partial == (name not in ("shapes", "folder"))
+        assert opened(name, tmp_path, limit=1).partial
+        facts = data.facts()
+        assert facts.images == len(data) and facts.names == tuple(data.names)
+        assert facts.partial == data.partial
+        json.dumps(facts.to_json())
+
+    def test_sample(self, name, tmp_path):
+        data = opened(name, tmp_path)
+        one = opened(name, tmp_path, train_images=1, seed=3)
+        assert len(one) == 1 and one.names[0] in data.names and one.sample == (1, 3)
+
+
+# -- one by one
+
+
+def test_voc(tmp_path):
+    trees.voc(tmp_path)
+    data = open_dataset("voc", "train", root=tmp_path, limit=9)
+    assert list(data.names) == ["2007_000032", "2007_000039", "2007_000063"]
+    assert data.classes[:2] == ("background", "aeroplane") and data.classes[20] == "tvmonitor"
+    stored = np.asarray(Image.open(data[2].mask_path))
+    assert Image.open(data[2].mask_path).mode == "P"  # raw indices, not colours
+    np.testing.assert_array_equal(data[2].mask(), stored)
+    assert set(np.unique(data[2].mask())) == {0, 3, 255}
+
+
+def test_voc_boxes_are_half_open_from_zero(tmp_path):
+    folder = trees.voc(tmp_path)
+    trees.voc_xml(
+        folder / "Annotations" / "2007_000032.xml",
+        (30, 44),
+        [
+            trees.voc_object("dog", (1, 1, 44, 30)),
+            trees.voc_object("cat", (3, 2, 20, 11), difficult=1),
+            trees.voc_object("cow", ("4.7", 2, 20, 11), truncated=1),
+        ],
+    )
+    item = open_dataset("voc", "trainval", root=tmp_path, limit=1)[0]
+    boxes = item.boxes()
+    assert boxes.xyxy.tolist() == [[0, 0, 44, 30], [2, 1, 20, 11], [3, 1, 20, 11]]
+    assert boxes.classes == ("dog", "cat", "cow")  # and not the parts of one
+    assert boxes.hard.tolist() == [False, True, True]
+    assert boxes.without_hard().classes == ("dog",)
+    assert boxes.without_hard().xyxy.tolist() == [[0, 0, 44, 30]]
+
+
+def test_voc_images_without_an_easy_box_are_left_out_and_counted(tmp_path):
+    folder = trees.voc(tmp_path)
+    trees.voc_xml(
+        folder / "Annotations" / "2007_000039.xml", (24, 40), [trees.voc_object(difficult=1)]
+    )
+    trees.voc_xml(folder / "Annotations" / "2007_000063.xml", (41, 27), [])
+    data = open_dataset("voc", "trainval", root=tmp_path, limit=9)
+    assert without_empty(data).facts().empty == ("2007_000063",)
+    easy = without_empty(data, hard=False)
+    assert easy.empty == ("2007_000039", "2007_000063") and len(easy) == len(data) - 2
+
+
+def test_voc_colours_are_the_devkits():
+    known = [(0, 0, 0), (128, 0, 0), (0, 128, 0), (128, 128, 0), (0, 0, 128)]
+    assert list(palette(5)) == known
+    assert palette(256)[255] == (224, 224, 192)
+    assert len(set(palette(256))) == 256
+
+
+def test_voc_train_aug(tmp_path):
+    folder = trees.voc(tmp_path)
+    mask = trees.blocks((30, 44), [0, 20, 255])
+    trees.grey_png(folder / "SegmentationClassAug" / "2007_000032.png", mask)  # as DeepLab's
+    data = open_dataset("voc", "train_aug", root=tmp_path, limit=1)
+    assert data.official == 10_582 and list(data.names) == ["2007_000032"]
+    np.testing.assert_array_equal(data[0].mask(), mask)
+    from skipbench.datasets._devkit import train_aug
+
+    names = train_aug()
+    assert len(set(names)) == 10_582 and names == sorted(names)
+
+
+def test_sbd_becomes_train_aug(tmp_path):
+    """From MATLAB files; where VOC has a mask of its own, that one is taken."""
+    from scipy.io import savemat
+
+    from skipbench.datasets._sbd import write_masks
+
+    folder = trees.voc(tmp_path)
+    theirs = trees.blocks((30, 44), [0, 7])
+    sbd = tmp_path / "benchmark_RELEASE" / "dataset" / "cls"
+    sbd.mkdir(parents=True)
+    new = "2008_000015"
+    savemat(sbd / f"{new}.mat", {"GTcls": {"Segmentation": theirs, "Boundaries": 0}})
+    write_masks(sbd, folder, [new, "2007_000032"])
+    made = Image.open(folder / "SegmentationClassAug" / f"{new}.png")
+    assert made.mode == "P"
+    np.testing.assert_array_equal(np.asarray(made), theirs)
+    own = np.asarray(Image.open(folder / "SegmentationClassAug" / "2007_000032.png"))
+    assert set(np.unique(own)) == {0, 1, 255}
+    (sbd / "2008_000019.mat").write_bytes(b"not MATLAB")
+    with pytest.raises(DataError, match=r"2008_000019\.mat"):
+        write_masks(sbd, folder, ["2008_000019"])
+    with pytest.raises(DataError, match=r"(?s)missing.*2008_000021\.mat"):
+        write_masks(sbd, folder, ["2008_000021"])
+
+
+def test_ade20k_zero_is_ignored_and_one_is_the_first_class(tmp_path):
+    data = opened("ade20k", tmp_path)
+    assert set(np.unique(data[0].mask())) == {255, 0, 149}
+    assert (data[0].mask()[:, 0] == 255).all()
+    assert len(data.classes) == 150 and data.classes[0] == "wall" and data.classes[149] == "flag"
+
+
+def test_cocostuff_closes_the_gaps(tmp_path):
+    data = opened("cocostuff", tmp_path)
+    assert len(data.classes) == 171
+    assert [data.classes[i] for i in (0, 11, 170)] == ["person", "stop sign", "wood"]
+    assert set(np.unique(data[0].mask())) == {0, 11, 170, 255}
+
+
+def test_cocostuff_27(tmp_path):
+    data = opened("cocostuff", tmp_path, classes=27)
+    assert len(data.classes) == 27
+    named = {data.classes[i] for i in np.unique(data[0].mask()) if i != 255}
+    assert named == {"person-things", "outdoor-things", "solid-stuff"}
+    assert data.fingerprint() != opened("cocostuff", tmp_path).fingerprint()
+    with pytest.raises(UsageError, match="171 or 27"):
+        opened("cocostuff", tmp_path, classes=26)
+    with pytest.raises(UsageError, match="no choice"):
+        opened("voc", tmp_path, classes=27)
+
+
+@pytest.mark.parametrize(
+    ("images", "masks"),
+    [
+        ("images/val2017", "stuffthingmaps/val2017"),
+        ("images/val2017", "annotations/val2017"),
+        ("val2017", "annotations/stuffthingmaps/val2017"),
+    ],
+)
+def test_cocostuff_other_layouts(tmp_path, images, masks):
+    folder = tmp_path / "coco_stuff164k"
+    trees.photo(folder / images / "000000000139.jpg", (30, 44))
+    trees.grey_png(folder / masks / "000000000139.png", trees.blocks((30, 44), [0, 181]))
+    trees.grey_png(folder / masks / "000000000139_labelTrainIds.png", np.zeros((30, 44), np.uint8))
+    data = open_dataset("cocostuff", root=tmp_path, limit=9)
+    assert list(data.names) == ["000000000139"]
+    assert set(np.unique(data[0].mask())) == {0, 170}
+
+
+def test_coco20k(tmp_path):
+    from skipbench.datasets.coco20k import official_names
+
+    assert len(official_names()) == len(set(official_names())) == 19_817
+    data = opened("coco20k", tmp_path)
+    # In the order of the published list; the third image is not on it.
+    assert [name[-6:] for name in data.names] == ["560992", "396626"]
+    boxes = data[0].boxes()
+    assert boxes.xyxy.tolist() == [[3, 5, 16, 14]]  # rounded; the crowd is left out
+    assert boxes.crowds == 1 and boxes.classes == ("person",)
+    # 1.5, 2.5, 11.5, 10.75: halves to even, as Python's round, which the published code uses.
+    assert data[1].boxes().xyxy.tolist() == [[2, 2, 12, 11]]
+
+
+def test_coco20k_images_with_crowds_only_are_left_out_and_counted(tmp_path):
+    trees.coco20k(tmp_path, numbers=(560992, 396626, 537231))
+    json_path = tmp_path / "coco" / "annotations" / "instances_train2014.json"
+    content = json.loads(json_path.read_text())
+    content["annotations"].append(content["annotations"][2] | {"image_id": 537231, "id": 999})
+    json_path.write_text(json.dumps(content))
+    data = open_dataset("coco20k", root=tmp_path, limit=9)
+    assert len(data) == 3 and data[2].boxes().crowds == 1
+    kept = without_empty(data)
+    assert len(kept) == 2 and kept.empty == ("COCO_train2014_000000537231",)
+
+
+def test_coco_boxes_are_not_rounded(tmp_path):
+    data = opened("coco", tmp_path)
+    assert data.kind == "images"
+    assert data[0].boxes().xyxy.tolist() == [[3.25, 4.5, 15.75, 13.5]]
+    assert data[2].boxes().xyxy.shape == (0, 4)
+
+
+def test_shapes_are_the_same_in_any_order():
+    data = open_dataset("shapes", "train")
+    assert len(data) == 200 and not data.partial and len(data.classes) == 7
+    backwards = [item.read() for item in reversed([data[i] for i in range(3)])][::-1]
+    for item, image in zip(data, backwards, strict=False):
+        np.testing.assert_array_equal(item.read(), image)
+    assert not np.array_equal(
+        data[0].read((64, 80)), open_dataset("shapes", "val")[0].read((64, 80))
+    )
+
+
+# -- a folder of one's own
+
+
+def test_folder_by_lists(tmp_path):
+    folder = tmp_path / "mine"
+    for name in ("a", "b", "c"):
+        trees.photo(folder / "images" / f"{name}.png", (24, 40))
+        trees.palette_png(folder / "masks" / f"{name}.png", trees.blocks((24, 40), [0, 1]))
+    trees.write_lines(folder / "classes.txt", ["no", "yes"])
+    assert list(open_dataset(f"folder:{folder}").names) == ["a", "b", "c"]
+    trees.write_lines(folder / "train.txt", ["c.png", "a"])
+    trees.write_lines(folder / "val.txt", ["b"])
+    data = open_dataset(f"folder:{folder}", "train")
+    assert list(data.names) == ["c", "a"] and data.name == "folder:mine"
+    assert set(np.unique(data[0].mask())) == {0, 1}
+    trees.write_lines(folder / "val.txt", ["b", "gone"])
+    with pytest.raises(DataError, match=r"1 of 2 images.*gone"):
+        open_dataset(f"folder:{folder}", "val")
+
+
+def test_folder_classes_with_values(tmp_path):
+    folder = trees.own_folder(tmp_path)
+    lines = ["0\tignore", "10\tcat", "2\tdog"]
+    trees.write_lines(folder / "classes.txt", lines)
+    trees.grey_png(folder / "masks/train/p0.png", trees.blocks((30, 44), [0, 10, 2, 255]))
+    data = open_dataset(f"folder:{folder}", "train")
+    assert data.classes == ("cat", "dog")
+    assert data[0].mask()[0, [0, 15, 25, 43]].tolist() == [255, 0, 1, 255]
+    for wrong in (["a\tcat"], ["1\tcat", "1\tdog"], ["300\tcat"], ["0\tignore"]):
+        trees.write_lines(folder / "classes.txt", wrong)
+        with pytest.raises(DataError, match=r"classes\.txt"):
+            open_dataset(f"folder:{folder}", "train")
+    (folder / "classes.txt").unlink()
+    with pytest.raises(DataError, match=r"classes\.txt is missing"):
+        open_dataset(f"folder:{folder}", "train")
+
+
+def test_folder_boxes_from_a_table(tmp_path):
+    folder = tmp_path / "mine"
+    trees.photo(folder / "images" / "a.jpg", (24, 40))
+    trees.photo(folder / "images" / "b.jpg", (24, 40))
+    table = ["image,xmin,ymin,xmax,ymax,class", "a.jpg,1,2,10,12,dog", "a.jpg,0,0,40,24,"]
+    trees.write_lines(folder / "boxes.csv", table)
+    data = open_dataset(f"folder:{folder}")
+    assert data.kind == "boxes"
+    assert data[0].boxes().xyxy.tolist() == [[1, 2, 10, 12], [0, 0, 40, 24]]
+    assert data[0].boxes().classes == ("dog", "object")
+    assert len(data[1].boxes().xyxy) == 0 and without_empty(data).empty == ("b",)
+    for line, wrong in (("a.jpg,5,5,5,9,x", "empty"), ("a.jpg,1,2,x,9,", "line 3"), ("a.jpg", "3")):
+        trees.write_lines(folder / "boxes.csv", [table[0], table[1], line])
+        with pytest.raises(DataError, match=rf"boxes\.csv.*{wrong}"):
+            open_dataset(f"folder:{folder}")[0].boxes()
+    trees.write_lines(folder / "boxes.csv", ["image,x,y", "a.jpg,1,2"])
+    with pytest.raises(DataError, match="lacks xmax, xmin, ymax, ymin"):
+        open_dataset(f"folder:{folder}")
+
+
+def test_folder_boxes_from_coco_json(tmp_path):
+    folder = tmp_path / "mine"
+    trees.photo(folder / "images" / "train" / "a.jpg", (24, 40))
+    trees.coco_json(
+        folder / "annotations" / "instances_train.json",
+        [(1, "a.jpg", (24, 40))],
+        [(1, (1, 2, 3, 4), 18, False)],
+    )
+    item = open_dataset(f"folder:{folder}", "train")[0]
+    assert item.boxes().xyxy.tolist() == [[1, 2, 4, 6]] and item.boxes().classes == ("dog",)
+    (folder / "other.json").write_text("{}")
+    (folder / "another_train.json").write_text("{}")
+    with pytest.raises(UsageError, match="which of"):
+        open_dataset(f"folder:{folder}", "train")
+
+
+def test_folder_two_files_of_one_name(tmp_path):
+    folder = trees.own_folder(tmp_path)
+    trees.photo(folder / "images" / "train" / "p0.png", (24, 40))
+    with pytest.raises(DataError, match="two files have one name"):
+        open_dataset(f"folder:{folder}", "train")
+
+
+# -- where they are looked for
+
+
+def test_roots(tmp_path, monkeypatch):
+    from skipbench.datasets import locate
+
+    devkit = trees.voc(tmp_path / "far")
+    assert locate("voc").folder is None
+    assert locate("voc", tmp_path / "far").folder == devkit
+    assert locate("voc", devkit).folder.samefile(devkit)  # the folder itself
+    assert locate("voc", devkit.parent).folder.samefile(devkit)
+    monkeypatch.setenv("SKIPBENCH_DATA", f"{tmp_path / 'none'}{os.pathsep}{tmp_path / 'far'}")
+    assert locate("voc").folder == devkit
+    monkeypatch.delenv("SKIPBENCH_DATA")
+    assert locate("voc").folder is None
+    trees.voc(tmp_path / "data")
+    assert locate("voc").folder == Path("data/VOCdevkit/VOC2012")
+    trees.ade20k(tmp_path / "home" / "datasets")
+    assert locate("ade20k").folder == tmp_path / "home/datasets/ADEChallengeData2016"
+
+
+def test_not_found_says_where_it_looked_and_draws_the_tree(tmp_path):
+    with pytest.raises(DataError) as error:
+        open_dataset("voc", root=tmp_path)
+    message = str(error.value)
+    assert f"{tmp_path}/{{VOCdevkit/VOC2012, " in message and "itself" in message
+    assert "JPEGImages/            2007_000032.jpg …" in message
+    assert "skipbench data download voc" in message
+    with pytest.raises(DataError, match=r"data \(no such folder\)"):
+        open_dataset("ade20k")
+
+
+def test_names_that_are_not_known(tmp_path):
+    with pytest.raises(UsageError, match="Did you mean 'voc'"):
+        open_dataset("voc12")
+    with pytest.raises(UsageError, match="Known: ade20k, coco,"):
+        open_dataset("imagenet")
+    with pytest.raises(UsageError, match="folder:PATH"):
+        open_dataset("folder")
+    trees.voc(tmp_path)
+    with pytest.raises(UsageError, match=r"no split 'trainaug'.*Did you mean 'train_aug'"):
+        open_dataset("voc", "trainaug", root=tmp_path)
+
+
+# -- subsets
+
+
+def test_sample_is_the_same_everywhere_and_nested(tmp_path):
+    """Fixed by what it means: the lowest hashes of seed and name."""
+    import hashlib
+
+    data = open_dataset("shapes", "train", train_images=30, seed=5)
+    every = list(open_dataset("shapes", "train").names)
+    lots = sorted(every, key=lambda n: hashlib.sha256(f"5:{n}".encode()).hexdigest())
+    assert set(data.names) == set(lots[:30])
+    assert list(data.names) == [n for n in every if n in set(data.names)]
+    assert not data.partial and data.facts().names == tuple(data.names)
+    assert set(open_dataset("shapes", "train", train_images=10, seed=5).names) < set(data.names)
+    assert set(open_dataset("shapes", "train", train_images=30, seed=6).names) != set(data.names)
+    assert open_dataset("shapes", "train", train_images=500).sample is None
+
+
+# -- real slices, where they are
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="no real data here")
+class TestRealSlices:
+    def test_voc(self):
+        shares = []
+        for split, count in (("train", 120), ("val", 80)):
+            data = open_dataset("voc", split, root=SHARED / "voc-slice", limit=10_000)
+            assert len(data) == count and data.partial
+            for item in list(data)[:10]:
+                mask = item.mask()
+                present = set(np.unique(mask)) - {0, 255}
+                boxes = item.boxes()
+                named = {data.classes[i] for i in present}
+                assert named <= set(boxes.classes)  # every class in the mask has a box
+                for i in present:  # and nearly all of its pixels lie in boxes of that class
+                    inside = np.zeros(mask.shape, bool)
+                    for box, name in zip(boxes.xyxy.astype(int), boxes.classes, strict=True):
+                        if name == data.classes[i]:
+                            inside[box[1] : box[3], box[0] : box[2]] = True
+                    shares.append(inside[mask == i].mean())
+        assert np.mean(shares) > 0.98 and min(shares) > 0.8
+
+    def test_ade20k(self):
+        data = open_dataset("ade20k", root=SHARED / "ade-sample", limit=9)
+        assert len(data) == 3
+        sky = data.classes.index("sky")
+        mask = data[0].mask()
+        assert (mask == sky).any() or any((item.mask() == sky).any() for item in data)
+
+    @pytest.mark.parametrize("name", ["coco", "coco20k"])
+    def test_boxes_as_pycocotools_reads_them(self, name, capsys):
+        from pycocotools.coco import COCO
+
+        slice_, json_ = {
+            "coco": ("coco-mini", "instances_val2017.json"),
+            "coco20k": ("coco20k-slice", "instances_train2014.json"),
+        }[name]
+        data = open_dataset(name, root=SHARED / slice_, limit=10_000)
+        other = COCO(str(SHARED / slice_ / "annotations" / json_))
+        number = {image["file_name"].rpartition("/")[2]: i for i, image in other.imgs.items()}
+        assert len(data) >= 25
+        for item in data:
+            theirs = other.loadAnns(other.getAnnIds(number[item.path.name], iscrowd=False))
+            corners = [[x, y, x + w, y + h] for x, y, w, h in (a["bbox"] for a in theirs)]
+            if name == "coco20k":
+                corners = [[round(v) for v in box] for box in corners]
+            boxes = item.boxes()
+            assert sorted(boxes.xyxy.tolist()) == sorted(corners)
+            named = [other.cats[a["category_id"]]["name"] for a in theirs]
+            assert sorted(boxes.classes) == sorted(named)
+
+    def test_facts_are_those_of_the_published_files(self):
+        meta = SHARED / "meta"
+        for name, file in (("ade20k", "ade"), ("cocostuff", "coco_stuff"), ("voc", "voc")):
+            known = json.loads((meta / f"{file}_classes_palette.json").read_text())
+            labels = source(name).labels(Path())
+            assert list(labels.classes) == [c.strip() for c in known["classes"]]
+            assert [list(c) for c in labels.colours] == known["palette"]
+        stuff = source("cocostuff")
+        fine = json.loads((meta / "cocostuff_182_to_171.json").read_text())
+        fine.pop("255")
+        assert stuff.labels(Path()).table == {int(k): v for k, v in fine.items()}
+        coarse = json.loads((meta / "cocostuff_fine182_to_coarse27.json").read_text())
+        coarse = coarse["fine_index_to_coarse_index"]
+        assert stuff.labels(Path(), 27).table == {int(k): v for k, v in coarse.items()}
+        from skipbench.datasets._devkit import train_aug
+        from skipbench.datasets.coco20k import official_names
+
+        assert train_aug() == (meta / "voc2012_train_aug.txt").read_text().split()
+        listed = (SHARED / "coco20k" / "coco_20k_filenames.txt").read_text().split()
+        assert [f"train2014/{name}.jpg" for name in official_names()] == listed
