@@ -1,0 +1,238 @@
+"""Unpack a zip or tar archive, all of it or nothing, and nowhere but where it belongs.
+
+Everything goes into a scratch folder inside the destination, hence on the same file system, and is
+moved to its place when all of it is there. Nothing here trusts what an archive says: only plain
+files and folders below the destination are written, under plain permissions.
+"""
+
+import errno
+import os
+import re
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from lzma import LZMAError
+from pathlib import Path, PurePosixPath
+from typing import IO, Self
+
+from skipbench.engine.progress import progress
+from skipbench.errors import DataError, ResourceError
+from skipbench.files import DISK_FULL, ensure_space
+
+MB = 10**6
+CHUNK = 1 << 18
+DAMAGED = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, LZMAError, UnicodeError)
+ENCRYPTED = 0x1  # bit of a zip member's flags
+
+Reach = Callable[[int], None]  # called with how many bytes are done
+
+
+class _Refused(Exception):  # noqa: N818
+    """A member that no data set has; args: its name and what is wrong with it."""
+
+
+def unpack(archive: Path, into: Path) -> list[str]:
+    """Returns one file of each folder, relative to `into`: where they are, all of it was there."""
+    if not hasattr(tarfile, "data_filter"):
+        raise ResourceError("this Python cannot unpack safely: use 3.11.4 or newer.")
+    folder = scratch(into, archive.name)
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+    try:
+        folder.mkdir(parents=True)
+        unpacked = (_unzip if archive.suffix == ".zip" else _untar)(archive, folder)
+        _merge(folder, into)
+        return list(unpacked.values())
+    except _Refused as refused:
+        name, reason = refused.args
+        raise DataError(
+            f"{archive}: the member {name!r} {reason}.\nNothing was unpacked. "
+            "Get the archive from the data set's own site."
+        ) from None
+    except (*DAMAGED, NotImplementedError) as error:  # the latter: an unknown compression
+        raise _damaged(archive, error) from None
+    except OSError as error:
+        raise _os_error(archive, into, error) from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def scratch(into: Path, archive_name: str) -> Path:
+    return into / f".{archive_name}.unpacking"
+
+
+def _unzip(archive: Path, folder: Path) -> dict[str, str]:
+    with zipfile.ZipFile(archive) as opened:
+        places = [(member, _zip_place(member)) for member in opened.infolist()]
+        total = sum(member.file_size for member in opened.infolist())
+        ensure_space(total, folder.parent, f"what is in {archive.name}")
+        unpacked: dict[str, str] = {}
+        done = 0
+        with megabytes(f"unpacking {archive.name}", total) as reach:
+            for member, place in places:
+                if member.is_dir():
+                    _make_folder(folder, place)
+                else:
+                    with opened.open(member) as source:
+                        _write(source, folder, place, unpacked)
+                done += member.file_size
+                reach(done)
+    return unpacked
+
+
+def _zip_place(member: zipfile.ZipInfo) -> PurePosixPath:
+    name = member.orig_filename  # the other name ends at a NUL
+    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise _Refused(name, "is a link or a device")
+    if member.flag_bits & ENCRYPTED:
+        raise _Refused(name, "is encrypted")
+    return _place(name)
+
+
+class _Member(tarfile.TarInfo):
+    """tarfile takes a damaged header, or none, for the end of the archive: its end is zeros."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if buf and not any(buf):
+                raise
+            raise tarfile.ReadError(str(error)) from None
+
+
+def _untar(archive: Path, folder: Path) -> dict[str, str]:
+    unpacked: dict[str, str] = {}
+    with (
+        archive.open("rb") as raw,
+        tarfile.open(fileobj=raw, mode="r:*", tarinfo=_Member) as opened,
+        megabytes(f"unpacking {archive.name}", archive.stat().st_size) as reach,
+    ):
+        if archive.suffix == ".tar":  # in a compressed one, the sizes are known at its end only
+            total = sum(member.size for member in opened.getmembers())
+            ensure_space(total, folder.parent, f"what is in {archive.name}")
+        for member in opened:
+            place = _tar_place(member, folder)
+            if member.isdir():
+                _make_folder(folder, place)
+            elif source := opened.extractfile(member):
+                _write(source, folder, place, unpacked)
+            reach(raw.tell())
+        while opened.fileobj and opened.fileobj.read(CHUNK):
+            pass  # the checksum of a compressed archive stands behind its last member
+        reach(raw.seek(0, os.SEEK_END))
+    return unpacked
+
+
+def _tar_place(member: tarfile.TarInfo, folder: Path) -> PurePosixPath:
+    if not (member.isreg() or member.isdir()):
+        raise _Refused(member.name, "is a link or a device")
+    try:
+        tarfile.data_filter(member, str(folder))
+    except tarfile.FilterError as error:
+        raise _Refused(member.name, f"is not safe ({error})") from None
+    return _place(member.name)
+
+
+def _place(name: str) -> PurePosixPath:
+    """Where it belongs, below the destination."""
+    place = PurePosixPath(name)
+    if place.is_absolute() or re.match(r"[A-Za-z]:", name) or ".." in place.parts:
+        raise _Refused(name, "points outside the folder")
+    if "\\" in name or "\0" in name:
+        raise _Refused(name, "has a name with a backslash or a NUL")
+    return place
+
+
+def _make_folder(folder: Path, place: PurePosixPath) -> None:
+    if _is_junk(place):
+        return
+    try:
+        (folder / place).mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise _Refused(str(place), "is both a file and a folder") from None
+
+
+def _write(source: IO[bytes], folder: Path, place: PurePosixPath, unpacked: dict[str, str]) -> None:
+    """Into a new file of our own, so that the archive's owner and mode count for nothing."""
+    if _is_junk(place):
+        return
+    _make_folder(folder, place.parent)
+    try:
+        file = (folder / place).open("wb")
+    except IsADirectoryError:
+        raise _Refused(str(place), "is both a file and a folder") from None
+    with file:
+        shutil.copyfileobj(source, file, CHUNK)
+    unpacked.setdefault(str(place.parent), str(place))
+
+
+def _is_junk(place: PurePosixPath) -> bool:
+    """What macOS puts beside the files."""
+    return any(part == "__MACOSX" or part.startswith("._") for part in place.parts)
+
+
+def _merge(source: Path, destination: Path) -> None:
+    """A folder that is new is moved as a whole; files take the place of those there."""
+    for entry in sorted(source.iterdir()):
+        target = destination / entry.name
+        if entry.is_dir() and target.is_dir():
+            _merge(entry, target)
+        elif target.exists() and entry.is_dir() != target.is_dir():
+            kinds = ("folder", "file") if entry.is_dir() else ("file", "folder")
+            raise ResourceError(
+                "{} should be a {} and is a {}. Move it away.".format(target, *kinds)
+            )
+        else:
+            _move(entry, target)
+
+
+def _move(entry: Path, target: Path) -> None:
+    try:
+        entry.replace(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.move(entry, target)  # the user has put this folder on another disk, by a link
+
+
+def _damaged(archive: Path, error: Exception) -> DataError:
+    with archive.open("rb") as file:
+        start = file.read(512).lstrip().lower()
+    page = start.startswith((b"<!doctype html", b"<html"))
+    what = "is a web page, not an archive" if page else f"is damaged or cut short ({error})"
+    return DataError(
+        f"{archive} {what}.\nNothing was unpacked. Run the command again, "
+        "or take another source with --mirror URL."
+    )
+
+
+def _os_error(archive: Path, into: Path, error: OSError) -> DataError | ResourceError:
+    if error.errno in (None, errno.EINVAL):  # not the system's word, but a decompressor's
+        return _damaged(archive, error)
+    if error.errno in DISK_FULL:
+        return ResourceError(
+            f"disk full while unpacking {archive.name} in {into}.\n"
+            "The archive is kept: free some space and run the same command."
+        )
+    return ResourceError(f"cannot unpack {archive} in {into}: {error.strerror}")
+
+
+@contextmanager
+def megabytes(label: str, total: int, done: int = 0) -> Iterator[Reach]:
+    """Progress in whole megabytes. The last, begun one counts once all bytes are there."""
+    whole, shown = -(-total // MB), done // MB
+    with progress(label, whole, "MB", shown) as advance:
+
+        def reach(count: int) -> None:
+            nonlocal shown
+            now = whole if count >= total else count // MB
+            if now > shown:
+                advance(now - shown)
+                shown = now
+
+        yield reach
