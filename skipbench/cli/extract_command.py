@@ -2,11 +2,16 @@
 
 import json
 import time
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from skipbench.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from skipbench.images import ImageItem
 
 
 def add_to(app: typer.Typer) -> None:
@@ -16,8 +21,16 @@ def add_to(app: typer.Typer) -> None:
 
 
 def extract(
-    images: Annotated[list[str], typer.Argument(help="Image files or folders.")],
     ckpt: options.Ckpt,
+    images: Annotated[
+        list[str] | None, typer.Argument(help="Image files or folders.", show_default=False)
+    ] = None,
+    dataset: options.DatasetOption = None,
+    split: options.SplitOption = None,
+    data_root: options.DataRoot = None,
+    train_images: options.TrainImages = None,
+    seed: options.Seed = 0,
+    skip_bad: options.SkipBad = 0,
     layers: Annotated[
         str,
         typer.Option("--layers", help="last, multiscale, last4, ibot, all, or blocks: 2,5,-1."),
@@ -31,7 +44,11 @@ def extract(
         ),
     ] = None,
     size: Annotated[
-        str, typer.Option("--size", help="N, HEIGHTxWIDTH, or native (padded to whole patches).")
+        str,
+        typer.Option(
+            "--size",
+            help="N, HEIGHTxWIDTH, short:N, long:N or native; padded to whole patches.",
+        ),
     ] = "448",
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="At most so many images.")
@@ -70,9 +87,10 @@ def extract(
 
     Interrupted, it goes on where it was; run again, it finds everything done.
     """
-    from skipbench.features.cache import cache_folder
+    from skipbench.datasets import Dataset, decodable, open_dataset
+    from skipbench.errors import UsageError
     from skipbench.features.layers import check_layers
-    from skipbench.files import ensure_writable, parse_bytes, size_text
+    from skipbench.files import cache_folder, ensure_writable, parse_bytes, size_text
     from skipbench.images import find_images, parse_size
     from skipbench.records import PRECISIONS, TENSORS, StoreDtype
 
@@ -85,7 +103,23 @@ def extract(
         options.one_of("--tensor", name, *TENSORS)
     check_layers(layers)
     parse_size(size)
-    items = find_images(images)
+    if bool(images) == bool(dataset):
+        raise UsageError("give images or folders, or a data set with --dataset")
+    items: Sequence[ImageItem] | Dataset
+    if dataset:
+        items = open_dataset(
+            dataset,
+            split,
+            root=data_root,
+            limit=limit,
+            train_images=train_images,
+            seed=seed,
+            skip_bad=skip_bad,
+        )
+    else:
+        items = find_images(images or [])[:limit]
+        if skip_bad:
+            items = decodable(items, skip_bad, ", ".join(images or []))
     started = time.monotonic()
     found = options.inspection(ckpt, residual, weights, heads, expect, position_rule, device)
     backbone = found.backbone(precision)
@@ -99,7 +133,6 @@ def extract(
         tensors=tensor or ["tokens_norm"],
         size=size,
         store_dtype=store_dtype,
-        limit=limit,
         cache=cache,
         cache_limit=cache_bytes,
         batch_size=how_many,
@@ -108,6 +141,7 @@ def extract(
         summary = {
             "folder": str(store.folder),
             "images": len(store),
+            "dataset": items.facts().to_json() if isinstance(items, Dataset) else None,
             "columns": list(store.columns),
             "residual": backbone.residual,
             "precision": backbone.precision,

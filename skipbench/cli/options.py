@@ -86,6 +86,45 @@ Cache = Annotated[
         show_default=False,
     ),
 ]
+DataRoot = Annotated[
+    str | None,
+    typer.Option(
+        "--data-root",
+        help="Folder that holds the data sets; default: SKIPBENCH_DATA, ./data, ~/datasets.",
+        show_default=False,
+    ),
+]
+DatasetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dataset",
+        help="A data set (`skipbench data list`), or folder:PATH.",
+        show_default=False,
+    ),
+]
+SplitOption = Annotated[
+    str | None, typer.Option("--split", help="train, val, …", show_default=False)
+]
+Classes = Annotated[
+    int | None,
+    typer.Option(
+        "--classes", help="COCO-Stuff: 171 (default) or the 27 coarse ones.", show_default=False
+    ),
+]
+TrainImages = Annotated[
+    int | None,
+    typer.Option(
+        "--train-images",
+        min=1,
+        help="A random subset of so many images, the same for the same --seed.",
+        show_default=False,
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything random.")]
+SkipBad = Annotated[
+    int,
+    typer.Option("--skip-bad", min=0, help="Leave out up to so many files that cannot be decoded."),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Machine-readable output on stdout, all else on stderr.")
 ]

@@ -1,0 +1,105 @@
+"""Pictures for people: masks in the data set's colours, boxes, sheets with captions, a legend."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from skipbench.images import IGNORED
+
+Colour = tuple[int, int, int]
+
+MARGIN = 12
+INK, PAPER, FAINT = (24, 24, 24), (255, 255, 255), (110, 110, 110)
+UNLABELLED = (224, 224, 224)
+BOX_COLOURS = ((230, 57, 70), (29, 120, 116), (244, 162, 97), (69, 123, 157), (106, 76, 147))
+
+
+def paint(mask: np.ndarray, colours: Sequence[Colour]) -> np.ndarray:
+    """HW classes → HWC uint8; ignored pixels light grey."""
+    table = np.full((256, 3), UNLABELLED, np.uint8)
+    table[: len(colours)] = colours
+    table[IGNORED] = UNLABELLED
+    return table[mask]
+
+
+def blend(image: np.ndarray, over: np.ndarray, share: float = 0.6) -> np.ndarray:
+    return (image * (1 - share) + over * share).round().astype(np.uint8)
+
+
+def draw_boxes(image: np.ndarray, boxes_xyxy: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Each box two pixels wide, with its name; one colour a name."""
+    canvas = Image.fromarray(image)
+    draw = ImageDraw.Draw(canvas)
+    shade = {name: BOX_COLOURS[i % len(BOX_COLOURS)] for i, name in enumerate(dict.fromkeys(names))}
+    thick = max(2, max(image.shape[:2]) // 200)
+    font = ImageFont.load_default(max(11, max(image.shape[:2]) // 36))
+    for (x0, y0, x1, y1), name in zip(boxes_xyxy.tolist(), names, strict=True):
+        corners = (x0, y0, max(x0, x1 - 1), max(y0, y1 - 1))  # half-open: the last pixel is inside
+        draw.rectangle(corners, outline=shade[name], width=thick)
+        place = (x0 + thick + 1, y0 + thick)
+        draw.rectangle(draw.textbbox(place, name, font), fill=shade[name])
+        draw.text(place, name, PAPER, font)
+    return np.asarray(canvas)
+
+
+@dataclass(frozen=True)
+class Cell:
+    picture: np.ndarray  # HWC uint8
+    caption: str = ""
+
+
+def sheet(
+    rows: Sequence[Sequence[Cell]], legend: Iterable[tuple[str, Colour]] = (), height: int = 240
+) -> Image.Image:
+    """Rows of pictures of one height, aspect ratio kept, captions below, a legend at the end."""
+    font = ImageFont.load_default(14)
+    shown = [[(_of_height(c.picture, height), c.caption) for c in row] for row in rows]
+    width = max(sum(p.width + MARGIN for p, _ in row) for row in shown) + MARGIN
+    keys = _legend_rows(list(legend), width, font)
+    line = height + 20 + MARGIN
+    canvas = Image.new("RGB", (width, MARGIN + len(rows) * line + 22 * len(keys) + MARGIN), PAPER)
+    draw = ImageDraw.Draw(canvas)
+    for i, row in enumerate(shown):
+        x, y = MARGIN, MARGIN + i * line
+        for picture, caption in row:
+            canvas.paste(picture, (x, y))
+            draw.text((x, y + height + 3), _fitting(caption, picture.width, font), FAINT, font)
+            x += picture.width + MARGIN
+    for i, entries in enumerate(keys):
+        y = MARGIN + len(rows) * line + 22 * i
+        for x, name, colour in entries:
+            draw.rectangle((x, y + 2, x + 14, y + 16), fill=colour, outline=FAINT)
+            draw.text((x + 20, y), name, INK, font)
+    return canvas
+
+
+def _of_height(picture: np.ndarray, height: int) -> Image.Image:
+    image = Image.fromarray(picture)
+    return image.resize(
+        (max(1, round(image.width * height / image.height)), height), Image.Resampling.LANCZOS
+    )
+
+
+def _fitting(text: str, width: int, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    while text and font.getlength(text) > width:
+        text = text[:-2].rstrip("…") + "…" if len(text) > 2 else ""
+    return text
+
+
+def _legend_rows(
+    legend: Sequence[tuple[str, Colour]],
+    width: int,
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+) -> list[list[tuple[int, str, Colour]]]:
+    rows: list[list[tuple[int, str, Colour]]] = []
+    x = width  # the first entry starts a row
+    for name, colour in legend:
+        needed = 20 + int(font.getlength(name)) + 2 * MARGIN
+        if x + needed > width:
+            rows.append([])
+            x = MARGIN
+        rows[-1].append((x, name, colour))
+        x += needed
+    return rows

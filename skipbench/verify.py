@@ -1,0 +1,143 @@
+"""Is a data set what it should be? Counts, pairs, sizes, labels, and whether files decode."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skipbench.datasets import find_folder, find_split, source
+from skipbench.datasets._types import Item, Kind, Labels, Listing, Split
+from skipbench.engine.parallel import in_parallel
+from skipbench.errors import DataError, some_of
+from skipbench.images import IGNORED
+
+SAMPLE = 64  # images of a split that are looked into, without `full`
+OUTSIDE = 1.0  # pixels by which a box may stick out: COCO's do, by rounding
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    split: str
+    images: int  # found
+    official: int | None
+    looked_into: int
+    offenders: tuple[str, ...]  # what is wrong, file by file
+    notes: tuple[str, ...]  # what is odd, but no fault
+
+
+@dataclass(frozen=True)
+class Report:
+    dataset: str
+    folder: str
+    full: bool
+    splits: tuple[SplitReport, ...]
+    absent: dict[str, str]  # splits of which nothing is there, and why
+
+    @property
+    def sound(self) -> bool:
+        return bool(self.splits) and not any(split.offenders for split in self.splits)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"sound": self.sound, **asdict(self)}
+
+
+def verify(
+    name: str,
+    split: str | None = None,
+    *,
+    root: str | Path | None = None,
+    classes: int | None = None,
+    full: bool = False,
+) -> Report:
+    """Look at every split that is there, or at the one named. `full` decodes every file."""
+    kind = source(name)
+    kind.check_classes(classes)
+    folder = find_folder(name, root)
+    known = kind.splits_at(folder)
+    labels = kind.labels(folder, classes)
+    reports, absent = [], {}
+    for part in [find_split(name, known, split)] if split else known:
+        listing = kind.listing(folder, part, labels)
+        if listing.missing and not split:
+            absent[part] = listing.missing
+        else:
+            reports.append(_look_at(part, known[part], listing, labels, full))
+    where = str(folder) if kind.on_disk else "drawn by the package"
+    return Report(name, where, full, tuple(reports), absent)
+
+
+def _look_at(
+    name: str, split: Split, listing: Listing, labels: Labels | None, full: bool
+) -> SplitReport:
+    found, official = len(listing), split.images
+    offenders = [] if found else [listing.why_empty]
+    if official is not None and found != official:
+        offenders.append(f"{found:,} images, where the official split has {official:,}")
+    offenders += [f"image is missing: {name}" for name in listing.absent]
+    labelled = [n for n in listing.names if n not in listing.without_label]
+    offenders += [_without_label(listing.make(n)) for n in sorted(listing.without_label)]
+    step = 1 if full else -(-len(labelled) // SAMPLE) or 1
+    chosen = labelled[::step]
+    looks = list(
+        in_parallel(lambda n: look_into(listing.make(n), split.labels), chosen, f"checking {name}")
+    )
+    offenders += [look.problem for look in looks if look.problem]
+    fine = [look for look in looks if not look.problem]
+    notes: Iterator[str] = iter(())
+    if split.labels == "masks" and labels:
+        notes = _mask_notes(fine, labels, all_seen=len(fine) == found)
+    elif split.labels == "boxes":
+        notes = _box_notes(fine)
+    return SplitReport(name, found, official, len(chosen), tuple(offenders), tuple(notes))
+
+
+def _without_label(item: Item) -> str:
+    wanted = f": {item.mask_path}" if item.mask_path else ""
+    return f"{item.path}: its label is missing{wanted}"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one image and its labels are like."""
+
+    problem: str | None = None
+    present: frozenset[int] = frozenset()  # classes in its mask
+    boxes: int = 0
+    crowds: int = 0
+
+
+def look_into(item: Item, kind: Kind) -> Look:
+    """Decode it. With masks: of the image's size, with known labels; with boxes: inside it."""
+    try:
+        height, width = item.read().shape[:2]
+        if kind == "masks":
+            counts = np.bincount(item.mask().ravel(), minlength=IGNORED + 1)
+            return Look(present=frozenset(np.flatnonzero(counts[:IGNORED]).tolist()))
+        if kind == "images":
+            return Look()
+        boxes = item.boxes()
+        beyond = (boxes.xyxy < -OUTSIDE) | (boxes.xyxy > np.array([width, height] * 2) + OUTSIDE)
+        if beyond.any():
+            worst = boxes.xyxy[beyond.any(1)][0].tolist()
+            return Look(f"{item.path}: a box {worst} outside its {width}×{height} pixels")
+        return Look(boxes=len(boxes.xyxy), crowds=boxes.crowds)
+    except DataError as error:
+        return Look(str(error).replace("\n", " "))
+
+
+def _mask_notes(looks: Sequence[Look], labels: Labels, all_seen: bool) -> Iterator[str]:
+    if ignored := sum(not look.present for look in looks):
+        yield f"{ignored:,} masks are ignored altogether; they count for nothing"
+    seen = frozenset[int]().union(*(look.present for look in looks))
+    never = [name for i, name in enumerate(labels.classes) if i not in seen]
+    if never and all_seen:
+        yield f"no pixel of {some_of(never)}: left out of means"
+
+
+def _box_notes(looks: Sequence[Look]) -> Iterator[str]:
+    if crowds := sum(look.crowds for look in looks):
+        yield f"{crowds:,} boxes around crowds are left out"
+    if empty := sum(look.boxes == 0 for look in looks):
+        yield f"{empty:,} images have no box to find; they are left out"

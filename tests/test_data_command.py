@@ -1,0 +1,232 @@
+"""`skipbench data` and `--dataset`, as a user meets them."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import trees
+from PIL import Image
+
+from skipbench.datasets import open_dataset
+from skipbench.errors import UsageError
+from skipbench.verify import SAMPLE, verify
+
+
+@pytest.fixture(autouse=True)
+def nowhere_else(tmp_path, monkeypatch):
+    monkeypatch.delenv("SKIPBENCH_DATA", raising=False)
+    monkeypatch.setenv("SKIPBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def voc07(tmp_path):
+    """The validation split of VOC2007, whole."""
+    folder = trees.voc(tmp_path, 2007)
+    names = [f"{i:06d}" for i in range(213)]
+    for name in names:
+        shutil.copy(folder / "JPEGImages/2007_000068.jpg", folder / f"JPEGImages/{name}.jpg")
+        shutil.copy(
+            folder / "SegmentationClass/2007_000068.png", folder / f"SegmentationClass/{name}.png"
+        )
+    trees.write_lines(folder / "ImageSets/Segmentation/val.txt", names)
+    return folder
+
+
+# -- list
+
+
+def test_list(cli, tmp_path):
+    trees.voc(tmp_path / "data")
+    shown = cli("data", "list")
+    assert shown.exit_code == 0
+    assert "PASCAL VOC2012: data/VOCdevkit/VOC2012" in shown.stdout
+    assert "train 3 of 1,464 masks · val 2 of 1,449 masks · train_aug – of 10,582" in shown.stdout
+    assert "ADE20K: not found" in shown.stdout and "shapes" in shown.stdout
+    assert "SKIPBENCH_DATA" in shown.stderr
+
+
+def test_list_json(cli, tmp_path):
+    trees.ade20k(tmp_path / "x")
+    rows = json.loads(cli("data", "list", "--data-root", tmp_path / "x", "--json").stdout)
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["ade20k"]["found"] and not by_name["voc"]["found"]
+    splits = by_name["ade20k"]["splits"]
+    assert splits["val"] == {"images": 2, "official": 2000, "labels": "masks"}
+
+
+def test_list_when_only_half_is_there(cli, tmp_path):
+    """Images without annotations, masks without images, an empty ImageSets."""
+    folder = trees.coco20k(tmp_path / "data")
+    (folder / "annotations" / "instances_train2014.json").unlink()
+    devkit = tmp_path / "data" / "VOCdevkit" / "VOC2012"
+    (devkit / "JPEGImages").mkdir(parents=True)
+    (devkit / "ImageSets").mkdir()
+    shown = cli("data", "list")
+    assert shown.exit_code == 0
+    assert "train – of 19,817 boxes" in shown.stdout and "val – of 1,449" in shown.stdout
+
+
+# -- verify
+
+
+def test_a_sound_data_set(voc07, tmp_path, cli):
+    report = verify("voc07", "val", root=tmp_path, full=True)
+    assert report.sound and report.splits[0].looked_into == 213
+    assert any("no pixel of aeroplane" in note for note in report.splits[0].notes)
+    shown = cli("data", "verify", "voc07", "--split", "val", "--data-root", tmp_path)
+    assert shown.exit_code == 0 and "213 of 213 images" in shown.stdout and "sound" in shown.stdout
+
+
+def test_without_full_a_spread_of_images_is_looked_into(voc07, tmp_path):
+    truncated = voc07 / "JPEGImages" / "000001.jpg"
+    truncated.write_bytes(truncated.read_bytes()[:300])
+    quick = verify("voc07", "val", root=tmp_path)
+    assert quick.sound and SAMPLE / 2 < quick.splits[0].looked_into <= SAMPLE
+    full = verify("voc07", "val", root=tmp_path, full=True)
+    assert len(full.splits[0].offenders) == 1 and "000001.jpg" in full.splits[0].offenders[0]
+
+
+def test_every_fault_is_found_and_named(voc07, tmp_path, cli):
+    masks = voc07 / "SegmentationClass"
+    (masks / "000003.png").unlink()
+    (voc07 / "JPEGImages" / "000004.jpg").unlink()
+    trees.palette_png(masks / "000005.png", np.zeros((9, 11), np.uint8))
+    trees.palette_png(masks / "000006.png", np.full((30, 44), 99, np.uint8))
+    (masks / "000007.png").write_bytes(b"")
+    trees.palette_png(masks / "000008.png", np.full((30, 44), 255, np.uint8))
+    (report,) = verify("voc07", "val", root=tmp_path, full=True).splits
+    found = "\n".join(report.offenders)
+    for fault in (
+        "212 images, where the official split has 213",
+        "image is missing: 000004",
+        "000003.jpg: its label is missing",
+        "000005.png: the mask is 9×11",
+        "000006.png: 1320 pixels have the value 99",
+        "000007.png: not a readable image",
+    ):
+        assert fault in found
+    assert len(report.offenders) == 6
+    assert "1 masks are ignored altogether; they count for nothing" in report.notes
+    shown = cli("data", "verify", "voc07", "--split", "val", "--full", "--data-root", tmp_path)
+    assert shown.exit_code == 4 and "000005.png" in shown.stdout
+    assert "6 things are wrong" in shown.stderr
+    answer = cli("data", "verify", "voc07", "--full", "--json", "--data-root", tmp_path)
+    content = json.loads(answer.stdout)
+    assert answer.exit_code == 4 and not content["sound"]
+    assert {s["split"] for s in content["splits"]} == {"train", "val", "trainval"}
+
+
+def test_many_offenders_are_not_all_printed(tmp_path, cli):
+    trees.coco20k(tmp_path)
+    shown = cli("data", "verify", "coco20k", "--data-root", tmp_path)
+    assert shown.exit_code == 4 and len(shown.stdout.splitlines()) < 20
+    assert "… 19,816 in all" in shown.stdout
+
+
+def test_boxes_are_looked_at(tmp_path):
+    trees.coco20k(tmp_path, extra_boxes=[(396626, (30, 20, 50, 50), 1, False)])
+    (report,) = verify("coco20k", root=tmp_path).splits
+    assert any("a box [30.0, 20.0, 80.0, 70.0] outside its 40×24" in o for o in report.offenders)
+    assert "1 boxes around crowds are left out" in report.notes
+
+
+def test_splits_that_are_not_there_are_said(tmp_path):
+    shutil.rmtree(trees.ade20k(tmp_path) / "images" / "training")
+    report = verify("ade20k", root=tmp_path)
+    assert list(report.absent) == ["train"] and [s.split for s in report.splits] == ["val"]
+    (asked,) = verify("ade20k", "train", root=tmp_path).splits
+    assert asked.offenders[0] == "no image of it is there"
+
+
+def test_own_folder(tmp_path, cli):
+    folder = trees.own_folder(tmp_path)
+    assert cli("data", "verify", f"folder:{folder}", "--full").exit_code == 0
+    (folder / "masks" / "val" / "p1.png").unlink()
+    shown = cli("data", "verify", f"folder:{folder}")
+    assert shown.exit_code == 4 and "p1.jpg" in shown.stdout
+
+
+def test_unknown_things(tmp_path, cli):
+    assert cli("data", "verify", "vok").exit_code == 2
+    assert cli("data", "verify", "voc", "--data-root", tmp_path).exit_code == 4
+    trees.voc(tmp_path)
+    with pytest.raises(UsageError, match="no split 'vall'"):
+        verify("voc", "vall", root=tmp_path)
+
+
+# -- show
+
+
+@pytest.mark.parametrize("name", ["voc", "coco20k", "coco", "shapes", "folder"])
+def test_show(tmp_path, cli, name):
+    make = {"voc": trees.voc, "coco20k": trees.coco20k, "coco": trees.coco}.get(name)
+    spec = f"folder:{trees.own_folder(tmp_path)}" if name == "folder" else name
+    if make:
+        make(tmp_path / "data")
+    shown = cli("data", "show", spec, "--out", tmp_path / "new" / "x.png", "--limit", 3)
+    assert shown.exit_code == 0, shown.output
+    picture = np.asarray(Image.open(tmp_path / "new" / "x.png").convert("RGB"))
+    assert picture.shape[0] > 250 and picture.shape[1] > 250
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
+
+
+# -- download (the archives themselves: tests/test_download.py)
+
+
+def test_nothing_to_fetch(cli):
+    shown = cli("data", "download", "shapes")
+    assert shown.exit_code == 2 and "is not to be fetched" in shown.stderr
+
+
+# -- --dataset
+
+
+def test_extract_from_a_data_set(cli, tmp_path, ckpt):
+    trees.voc(tmp_path / "data")
+    options = ("--ckpt", ckpt, "--residual", "skip", "--size", "short:24", "--json")
+    asked = cli("extract", "--dataset", "voc", "--split", "train", "--limit", 2, *options)
+    assert asked.exit_code == 0, asked.output
+    answer = json.loads(asked.stdout)
+    assert answer["images"] == 2 and answer["dataset"]["names"] == ["2007_000032", "2007_000039"]
+    assert answer["dataset"]["partial"] and answer["dataset"]["split"] == "train"
+    data = open_dataset("voc", "train", limit=2)
+    assert answer["dataset"]["fingerprint"] == data.fingerprint()
+
+
+def test_extract_from_what_is_drawn(cli, ckpt):
+    options = ("--ckpt", ckpt, "--residual", "skip", "--size", "40x56", "--json")
+    asked = cli("extract", "--dataset", "shapes", "--train-images", 3, "--seed", 1, *options)
+    assert asked.exit_code == 0, asked.output
+    answer = json.loads(asked.stdout)
+    assert answer["images"] == 3 and answer["dataset"]["sample"] == [3, 1]
+    again = cli("extract", "--dataset", "shapes", "--train-images", 3, "--seed", 1, *options)
+    assert "found in the cache" in again.stderr
+
+
+@pytest.mark.parametrize("source", ["data set", "folder"])
+def test_skip_bad(cli, tmp_path, ckpt, source):
+    folder = trees.own_folder(tmp_path, splits=("train",), count=3)
+    bad = folder / "images" / "train" / "p1.jpg"
+    bad.write_bytes(bad.read_bytes()[:400])
+    what = ("--dataset", f"folder:{folder}") if source == "data set" else (folder / "images",)
+    options = ("--ckpt", ckpt, "--residual", "skip", "--size", "24x40", "--json")
+    strict = cli("extract", *what, *options)
+    assert strict.exit_code == 4 and "p1.jpg" in strict.stderr and "--skip-bad" in strict.stderr
+    lenient = cli("extract", *what, *options, "--skip-bad", 1)
+    assert lenient.exit_code == 0 and "left out: " in lenient.stderr
+    answer = json.loads(lenient.stdout)
+    assert answer["images"] == 2
+    if source == "data set":
+        assert answer["dataset"]["bad"] == ["train/p1"]
+    bad2 = folder / "images" / "train" / "p2.jpg"
+    bad2.write_bytes(b"")
+    assert cli("extract", *what, *options, "--skip-bad", 1).exit_code == 4
+
+
+def test_images_or_a_data_set_but_not_both(cli, pictures, ckpt):
+    for what in ((), (pictures, "--dataset", "shapes")):
+        shown = cli("extract", *what, "--ckpt", ckpt)
+        assert shown.exit_code == 2 and "--dataset" in shown.stderr
