@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from loopback import Server
 from PIL import Image
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -145,3 +147,18 @@ def cli(tmp_path, monkeypatch):
         return CliRunner().invoke(app, [str(a) for a in arguments])
 
     return run
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr("skipbench.download.fetch.WAITS", (0.0, 0.0, 0.0))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.gate.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()

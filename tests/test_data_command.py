@@ -1,14 +1,18 @@
 """`skipbench data` and `--dataset`, as a user meets them."""
 
+import hashlib
+import io
 import json
 import shutil
+import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import trees
 from PIL import Image
 
-from skipbench.datasets import open_dataset
+from skipbench.datasets import open_dataset, source
 from skipbench.errors import UsageError
 from skipbench.verify import SAMPLE, verify
 
@@ -174,6 +178,78 @@ def test_show(tmp_path, cli, name):
 
 
 # -- download (the archives themselves: tests/test_download.py)
+
+
+@pytest.fixture
+def published(server, voc07, tmp_path, monkeypatch):
+    """VOC2007 val as a tar on the loopback server; the folder it was made of is gone."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.add(voc07.parent, "VOCdevkit")
+    shutil.rmtree(voc07.parent)
+    kind = source("voc07")
+    checksum = f"sha256:{hashlib.sha256(buffer.getvalue()).hexdigest()}"
+    archive = replace(kind.archives[0], checksum=checksum, bytes=len(buffer.getvalue()))
+    monkeypatch.setattr(kind, "archives", (archive,))
+    server.files[f"/mirror/{archive.file}"] = buffer.getvalue()
+    return f"http://127.0.0.1:{server.server_port}/mirror"
+
+
+def test_download(cli, published, server, tmp_path):
+    command = ("data", "download", "voc07", "--split", "val", "--mirror", published)
+    shown = cli(*command, "--data-root", tmp_path / "new")
+    assert shown.exit_code == 0, shown.output
+    assert "Flickr's terms of use" in shown.stderr and "VOCtrainval_06-Nov-2007.tar" in shown.stderr
+    assert "voc07 val: complete" in shown.stdout
+    assert len(open_dataset("voc07", "val", root=tmp_path / "new")) == 213
+    assert "all there" in cli(*command, "--data-root", tmp_path / "new").stdout
+    assert len(server.seen) == 1
+
+
+def test_download_that_lacks_something(cli, published, tmp_path):
+    shown = cli("data", "download", "voc07", "--mirror", published, "--data-root", tmp_path / "new")
+    assert shown.exit_code == 4 and "did not hold what was expected" in shown.stderr
+    assert "val: complete" in shown.stdout and "trainval: not complete" in shown.stdout
+
+
+def test_download_of_another_file_than_the_official_one(cli, server, tmp_path):
+    """Against the checksum that is really published."""
+    server.files["/m/VOCtrainval_06-Nov-2007.tar"] = b"something else"
+    mirror = f"http://127.0.0.1:{server.server_port}/m"
+    shown = cli("data", "download", "voc07", "--mirror", mirror, "--data-root", tmp_path / "new")
+    assert shown.exit_code == 4
+    assert "c52e279531787c972589f7e41ab4ae64" in shown.stderr
+    assert hashlib.md5(b"something else").hexdigest() in shown.stderr
+    assert not (tmp_path / "new" / "VOCdevkit").exists()
+
+
+def test_download_without_room(cli, server, tmp_path):
+    """The length the server tells is more than any disk has; nothing is written."""
+    server.files["/m/VOCtrainval_06-Nov-2007.tar"] = b"x"
+    server.announced = 10**17
+    mirror = f"http://127.0.0.1:{server.server_port}/m"
+    shown = cli("data", "download", "voc07", "--mirror", mirror, "--data-root", tmp_path / "new")
+    assert shown.exit_code == 7 and "free" in shown.stderr
+    left = [p for p in (tmp_path / "new").rglob("*") if p.is_file() and p.stat().st_size]
+    assert not left
+
+
+def test_download_where_one_cannot_write(cli, tmp_path):
+    (tmp_path / "file").write_text("")
+    shown = cli("data", "download", "voc07", "--data-root", tmp_path / "file" / "below")
+    assert shown.exit_code == 7 and "cannot write" in shown.stderr
+
+
+def test_what_each_split_needs():
+    from skipbench.cli.data_command import needed
+
+    def files(name, *splits):
+        return [archive.file for archive in needed(source(name), list(splits))]
+
+    assert files("voc", "train", "val") == ["VOCtrainval_11-May-2012.tar"]
+    assert files("voc", "train_aug") == ["VOCtrainval_11-May-2012.tar", "benchmark.tgz"]
+    assert files("cocostuff", "val") == ["val2017.zip", "stuffthingmaps_trainval2017.zip"]
+    assert files("coco20k", "train") == ["train2014.zip", "annotations_trainval2014.zip"]
 
 
 def test_nothing_to_fetch(cli):

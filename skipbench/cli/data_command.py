@@ -236,7 +236,7 @@ def download(
     if not (lacking := _lacking(kind, name, root, wanted)):
         typer.echo(f"{name} {', '.join(wanted)}: all there, in {locate(name, root).folder}")
         return
-    archives = [a for a in kind.archives if not a.splits or set(a.splits) & set(lacking)]
+    archives = needed(kind, lacking)
     _say_what_comes(kind, archives, root)
     fetch(archives, root, mirror=mirror, keep=keep)
     found = locate(name, root).folder
@@ -252,6 +252,11 @@ def download(
         raise DataError(
             f"the archives of {name} did not hold what was expected; see `skipbench data verify`"
         )
+
+
+def needed(kind: "Source", splits: list[str]) -> "list[Archive]":
+    """The archives that these splits are in."""
+    return [a for a in kind.archives if not a.splits or set(a.splits) & set(splits)]
 
 
 def _lacking(kind: "Source", name: str, root: Path, splits: list[str]) -> list[str]:
