@@ -18,12 +18,15 @@ _HOME = {
     "Backbone": "skipbench.backbones.vit",
     "Checkpoint": "skipbench.checkpoints",
     "CheckpointFacts": "skipbench.records",
+    "Dataset": "skipbench.datasets",
+    "DatasetFacts": "skipbench.records",
     "FeatureSpec": "skipbench.records",
     "SkipbenchError": "skipbench.errors",
     "extract": "skipbench.pipeline",
     "inspect": "skipbench.pipeline",
     "load_backbone": "skipbench.pipeline",
     "open_checkpoint": "skipbench.checkpoints",
+    "open_dataset": "skipbench.datasets",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

@@ -99,3 +99,12 @@ def make_pictures(folder: Path) -> Path:
         if not path.exists() or path.read_bytes() != buffer.getvalue():
             write_whole(path, buffer.getvalue())
     return folder
+
+
+def draw_shapes(path: Path) -> Path:
+    """Some pictures of the embedded data set, with their masks."""
+    from skipbench.datasets import open_dataset
+    from skipbench.pictures import dataset_sheet
+
+    dataset_sheet(open_dataset("shapes", limit=8)).save(path)
+    return path

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from skipbench.datasets import Dataset, Item
+from skipbench.datasets._types import Colour, Kind
 from skipbench.images import IGNORED
-
-Colour = tuple[int, int, int]
 
 MARGIN = 12
 INK, PAPER, FAINT = (24, 24, 24), (255, 255, 255), (110, 110, 110)
@@ -103,3 +103,29 @@ def _legend_rows(
         rows[-1].append((x, name, colour))
         x += needed
     return rows
+
+
+def dataset_sheet(data: Dataset) -> Image.Image:
+    """Every image with its mask beside it, or with its boxes on it."""
+    if data.labels is None:
+        cells = [_with_boxes(item, data.kind) for item in data]
+        return sheet([cells[i : i + 4] for i in range(0, len(cells), 4)])
+    cells, seen = [], set[int]()
+    for item in data:
+        image, mask = item.read(), item.mask()
+        seen |= set(np.unique(mask).tolist())
+        cells += [Cell(image, item.name), Cell(blend(image, paint(mask, data.labels.colours)))]
+    legend = [
+        key
+        for i, key in enumerate(zip(data.classes, data.labels.colours, strict=True))
+        if i in seen
+    ]
+    return sheet([cells[i : i + 4] for i in range(0, len(cells), 4)], legend)
+
+
+def _with_boxes(item: Item, kind: Kind) -> Cell:
+    image = item.read()
+    if kind == "images" and item.read_boxes is None:
+        return Cell(image, item.name)
+    boxes = item.boxes()
+    return Cell(draw_boxes(image, boxes.xyxy, boxes.classes), item.name)

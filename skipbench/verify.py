@@ -1,6 +1,11 @@
 """Is a data set what it should be? Counts, pairs, sizes, labels, and whether files decode."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +14,13 @@ import numpy as np
 
 from skipbench.datasets import find_folder, find_split, source
 from skipbench.datasets._types import Item, Kind, Labels, Listing, Split
-from skipbench.engine.parallel import in_parallel
-from skipbench.errors import DataError, some_of
+from skipbench.engine.parallel import cores, in_parallel
+from skipbench.engine.progress import progress
+from skipbench.errors import DataError, ResourceError, some_of
 from skipbench.images import IGNORED
 
 SAMPLE = 64  # images of a split that are looked into, without `full`
+FEW = 500  # fewer images are not worth another process
 OUTSIDE = 1.0  # pixels by which a box may stick out: COCO's do, by rounding
 
 
@@ -63,13 +70,14 @@ def verify(
         if listing.missing and not split:
             absent[part] = listing.missing
         else:
-            reports.append(_look_at(part, known[part], listing, labels, full))
-    where = str(folder) if kind.on_disk else "drawn by the package"
-    return Report(name, where, full, tuple(reports), absent)
+            where = Where(name, str(folder), part, classes, known[part].labels)
+            reports.append(_look_at(where, known[part], listing, labels, full))
+    place = str(folder) if kind.on_disk else "drawn by the package"
+    return Report(name, place, full, tuple(reports), absent)
 
 
 def _look_at(
-    name: str, split: Split, listing: Listing, labels: Labels | None, full: bool
+    where: "Where", split: Split, listing: Listing, labels: Labels | None, full: bool
 ) -> SplitReport:
     found, official = len(listing), split.images
     offenders = [] if found else [listing.why_empty]
@@ -80,17 +88,15 @@ def _look_at(
     offenders += [_without_label(listing.make(n)) for n in sorted(listing.without_label)]
     step = 1 if full else -(-len(labelled) // SAMPLE) or 1
     chosen = labelled[::step]
-    looks = list(
-        in_parallel(lambda n: look_into(listing.make(n), split.labels), chosen, f"checking {name}")
-    )
-    offenders += [look.problem for look in looks if look.problem]
+    looks = _looks(where, listing, chosen)
+    offenders += dict.fromkeys(look.problem for look in looks if look.problem)
     fine = [look for look in looks if not look.problem]
     notes: Iterator[str] = iter(())
     if split.labels == "masks" and labels:
         notes = _mask_notes(fine, labels, all_seen=len(fine) == found)
     elif split.labels == "boxes":
         notes = _box_notes(fine)
-    return SplitReport(name, found, official, len(chosen), tuple(offenders), tuple(notes))
+    return SplitReport(where.split, found, official, len(chosen), tuple(offenders), tuple(notes))
 
 
 def _without_label(item: Item) -> str:
@@ -127,6 +133,78 @@ def look_into(item: Item, kind: Kind) -> Look:
         return Look(str(error).replace("\n", " "))
 
 
+@dataclass(frozen=True)
+class Where:
+    """What another process needs to find the same images."""
+
+    dataset: str
+    folder: str
+    split: str
+    classes: int | None
+    kind: Kind
+
+
+def _looks(where: Where, listing: Listing, names: Sequence[str]) -> list[Look]:
+    """In the order of the names. Many are shared out between processes: threads decode side by
+    side, but take turns at all that lies between."""
+    label = f"checking {where.split}"
+    if len(names) < FEW:
+        return list(in_parallel(lambda n: look_into(listing.make(n), where.kind), names, label))
+    look_into(listing.make(names[0]), where.kind)  # an index of boxes is made once, not by each
+    return list(_by_processes(where, names, label))
+
+
+def _by_processes(where: Where, names: Sequence[str], label: str) -> Iterator[Look]:
+    """Each process takes every n-th name and answers with a line for each."""
+    count = cores()
+    workers = [_start(where, names[first::count]) for first in range(count)]
+    try:
+        with progress(label, len(names)) as advance:
+            for i in range(len(names)):
+                answer = workers[i % count].stdout.readline()  # type: ignore[union-attr]
+                if not answer:
+                    raise ResourceError("a process that checks images died; see above")
+                look = json.loads(answer)
+                yield Look(**look | {"present": frozenset(look["present"])})
+                advance(1)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+def _start(where: Where, names: Sequence[str]) -> "subprocess.Popen[str]":
+    """A new Python of our own, away from Ctrl-C, which is for this one."""
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "skipbench.verify"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        start_new_session=True,
+    )
+    assert worker.stdin
+    with suppress(BrokenPipeError), worker.stdin as asked:  # it died: said when its answer is due
+        json.dump({"where": asdict(where), "names": list(names)}, asked)
+    return worker
+
+
+def _serve() -> None:
+    """The other end: reads where and which, writes a line for each."""
+    asked = json.loads(sys.stdin.buffer.read())
+    where = Where(**asked["where"])
+    kind, folder = source(where.dataset), Path(where.folder)
+    listing = kind.listing(folder, where.split, kind.labels(folder, where.classes))
+    try:
+        for name in asked["names"]:
+            look = look_into(listing.make(name), where.kind)
+            sys.stdout.write(json.dumps(asdict(look) | {"present": sorted(look.present)}) + "\n")
+            sys.stdout.flush()
+    except BrokenPipeError:  # the one who asked is gone
+        os._exit(0)
+
+
 def _mask_notes(looks: Sequence[Look], labels: Labels, all_seen: bool) -> Iterator[str]:
     if ignored := sum(not look.present for look in looks):
         yield f"{ignored:,} masks are ignored altogether; they count for nothing"
@@ -141,3 +219,7 @@ def _box_notes(looks: Sequence[Look]) -> Iterator[str]:
         yield f"{crowds:,} boxes around crowds are left out"
     if empty := sum(look.boxes == 0 for look in looks):
         yield f"{empty:,} images have no box to find; they are left out"
+
+
+if __name__ == "__main__":
+    _serve()

@@ -19,14 +19,14 @@ ALLOWED = {
     "checkpoints": BASE,
     "engine": {"records", "errors"},
     "metrics": set(),
-    "pictures": {"images"},
+    "pictures": {"images", "datasets"},
     "datasets": BASE | {"images", "engine"},
     "verify": BASE | {"images", "engine", "datasets"},
     "download": BASE | {"engine"},
     "backbones": BASE | {"checkpoints", "images"},
     "features": BASE | {"checkpoints", "images", "backbones", "engine"},
     "pipeline": BASE | {"checkpoints", "images", "backbones", "engine", "features", "datasets"},
-    "demo": BASE | {"checkpoints", "images", "backbones"},
+    "demo": BASE | {"checkpoints", "images", "backbones", "datasets", "pictures"},
 }
 
 
@@ -73,8 +73,9 @@ def test_one_place_opens_weights():
 
 def test_public_surface():
     assert set(skipbench.__all__) == {
-        "__version__", "Backbone", "Checkpoint", "CheckpointFacts", "FeatureSpec",
-        "SkipbenchError", "extract", "inspect", "load_backbone", "open_checkpoint",
+        "__version__", "Backbone", "Checkpoint", "CheckpointFacts", "Dataset", "DatasetFacts",
+        "FeatureSpec", "SkipbenchError", "extract", "inspect", "load_backbone", "open_checkpoint",
+        "open_dataset",
     }  # fmt: skip
     assert all(getattr(skipbench, name) is not None for name in skipbench.__all__)
     with pytest.raises(AttributeError):

@@ -438,4 +438,5 @@ def test_demo(skipbench, tmp_path):
     assert "weights look skip:" in done.stdout and "weights look skipless:" in done.stdout
     assert done.stdout.count("features of 4 images") == 2
     assert (tmp_path / "demo" / "skip.pth").exists()
+    assert (tmp_path / "demo" / "shapes.png").stat().st_size > 10_000
     assert (tmp_path / "demo" / "skipless.safetensors").exists()

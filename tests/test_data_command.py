@@ -4,16 +4,21 @@ import hashlib
 import io
 import json
 import shutil
+import signal
+import subprocess
 import tarfile
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import trees
+from conftest import clean_environment, command
 from PIL import Image
 
 from skipbench.datasets import open_dataset, source
-from skipbench.errors import UsageError
+from skipbench.errors import ResourceError, UsageError
 from skipbench.verify import SAMPLE, verify
 
 
@@ -121,6 +126,59 @@ def test_every_fault_is_found_and_named(voc07, tmp_path, cli):
     content = json.loads(answer.stdout)
     assert answer.exit_code == 4 and not content["sound"]
     assert {s["split"] for s in content["splits"]} == {"train", "val", "trainval"}
+
+
+@pytest.mark.parametrize("name", ["voc07", "coco20k", "shapes"])
+def test_processes_find_what_threads_find(voc07, tmp_path, monkeypatch, name):
+    trees.palette_png(voc07 / "SegmentationClass" / "000006.png", np.full((30, 44), 99, np.uint8))
+    trees.coco20k(tmp_path)
+    split = "train" if name == "coco20k" else "val"
+    threads = verify(name, split, root=tmp_path, full=True)
+    monkeypatch.setattr("skipbench.verify.FEW", 1)
+    processes = verify(name, split, root=tmp_path, full=True)
+    assert processes == threads and processes.splits[0].looked_into > 1
+
+
+def test_a_process_that_dies_is_an_error(voc07, tmp_path, monkeypatch):
+    monkeypatch.setattr("skipbench.verify.FEW", 1)
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(ResourceError, match="died"):
+        verify("voc07", "val", root=tmp_path, full=True)
+
+
+def test_ctrl_c_ends_it_and_its_processes(voc07, tmp_path):
+    """As at a terminal: the signal comes while images are decoded."""
+    names = [f"{i:06d}" for i in range(213)] * 40
+    folder = tmp_path / "many"
+    for i, name in enumerate(names):
+        for part, file in (("images", f"{name}.jpg"), ("masks", f"{name}.png")):
+            made = "JPEGImages" if part == "images" else "SegmentationClass"
+            target = folder / part / file.replace(".", f"_{i}.")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.hardlink_to(voc07 / made / file)
+    trees.write_lines(folder / "classes.txt", [str(i) for i in range(21)])
+    running = subprocess.Popen(
+        command("data", "verify", f"folder:{folder}", "--full"),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=clean_environment(tmp_path),
+    )
+    deadline = time.monotonic() + 30
+    while len(children := _children(running.pid)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=10)
+    assert running.returncode == 130 and "interrupted" in said, said
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def _children(pid):
+    try:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
 
 
 def test_many_offenders_are_not_all_printed(tmp_path, cli):

@@ -22,7 +22,8 @@ from conftest import clean_environment
 import skipbench.download.fetch as fetching
 from skipbench.download import download
 from skipbench.download.fetch import fetch
-from skipbench.download.unpack import megabytes, unpack
+from skipbench.download.unpack import unpack
+from skipbench.engine.progress import megabytes
 from skipbench.errors import DataError, ResourceError, UsageError
 from skipbench.records import Archive
 

@@ -10,7 +10,7 @@ from skipbench.cli import options
 from skipbench.cli.page import page
 
 if TYPE_CHECKING:
-    from skipbench.datasets import Dataset, Item, Source
+    from skipbench.datasets import Source
     from skipbench.records import Archive
     from skipbench.verify import Report
 
@@ -161,40 +161,14 @@ def show(
     """Draw some images with their masks or boxes, in the data set's colours."""
     from skipbench.datasets import open_dataset
     from skipbench.files import ensure_writable
+    from skipbench.pictures import dataset_sheet
 
     data = open_dataset(name, split, root=data_root, limit=10**9, classes=classes)
     data = data.sampled(limit, seed)
     path = out or Path(f"{data.name.replace(':', '-')}-{data.split}.png")
     ensure_writable(path.parent)
-    _sheet(data).save(path)
+    dataset_sheet(data).save(path)
     typer.echo(f"{len(data)} images of {data.name} {data.split}: {path}")
-
-
-def _sheet(data: "Dataset") -> Any:
-    from skipbench.pictures import sheet
-
-    cells = [cell for item in data for cell in _cells(item, data)]
-    present: list[int] = []
-    if data.labels:
-        import numpy as np
-
-        seen = np.unique(np.concatenate([np.unique(item.mask()) for item in data]))
-        present = [int(i) for i in seen if i < len(data.classes)]
-    legend = [(data.classes[i], data.labels.colours[i]) for i in present] if data.labels else []
-    return sheet([cells[i : i + 4] for i in range(0, len(cells), 4)], legend)
-
-
-def _cells(item: "Item", data: "Dataset") -> list[Any]:
-    from skipbench.pictures import Cell, blend, draw_boxes, paint
-
-    image = item.read()
-    if data.labels:
-        labelled = blend(image, paint(item.mask(), data.labels.colours))
-        return [Cell(image, item.name), Cell(labelled, "mask")]
-    if data.kind == "images" and item.read_boxes is None:
-        return [Cell(image, item.name)]
-    boxes = item.boxes()
-    return [Cell(draw_boxes(image, boxes.xyxy, boxes.classes), item.name)]
 
 
 def download(

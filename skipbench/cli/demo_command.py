@@ -28,6 +28,7 @@ def demo(
     folder = Path(out)
     checkpoints = steps.make_checkpoints(folder)
     pictures = steps.make_pictures(folder / "images")
+    shapes = steps.draw_shapes(folder / "shapes.png")
     for path in checkpoints:
         found = pipeline.inspect(path, device="cpu")
         show(found)
@@ -36,8 +37,10 @@ def demo(
         ) as store:
             typer.echo(f"\nfeatures of {len(store)} images: {', '.join(store.columns)}")
             typer.echo(f"in {store.folder}")
+    typer.echo(f"\nthe embedded data set, drawn with its masks: {shapes}")
     typer.echo(
         f"\nNow your own:  skipbench inspect --ckpt CHECKPOINT\n"
         f"               skipbench extract FOLDER --ckpt CHECKPOINT\n"
+        f"               skipbench data list\n"
         f"The demo's files are in {folder}/."
     )

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from skipbench.datasets._types import Boxes
+from skipbench.engine.progress import MB, Reach, megabytes
 from skipbench.errors import DataError, ResourceError
 from skipbench.files import cache_folder, ensure_writable, write_whole
 from skipbench.records import Archive
@@ -24,6 +25,7 @@ log = logging.getLogger("skipbench")
 
 INDEX_VERSION = 1
 CHUNK = 1 << 22  # characters read at once
+LONG_TO_READ = 50 * MB  # a larger file gets a progress line
 SPACE = re.compile(r"[ \t\r\n]*")
 ENDS = frozenset(",:]} \t\r\n")  # what may stand behind a value
 
@@ -99,8 +101,17 @@ class LazyIndex:
         )
 
     @cached_property
+    def _opened(self) -> "dict[str, np.ndarray] | DataError":
+        try:
+            return open_index(self.path)
+        except DataError as error:
+            return error  # kept: a large file is not read again for each of its images
+
+    @property
     def _index(self) -> dict[str, np.ndarray]:
-        return open_index(self.path)
+        if isinstance(self._opened, DataError):
+            raise self._opened
+        return self._opened
 
     @cached_property
     def _rows(self) -> dict[str, int]:
@@ -115,8 +126,6 @@ def open_index(path: Path) -> dict[str, np.ndarray]:
     kept = cache_folder() / "indexes" / f"{key}.npz"
     if stored := _load(kept):
         return stored
-    if stat.st_size > 50_000_000:
-        log.info("reading %s, this once", path)
     index = make_index(path)
     try:
         ensure_writable(kept.parent)
@@ -169,15 +178,16 @@ class _Gathered:
 def make_index(path: Path) -> dict[str, np.ndarray]:
     """files, size_hw: by image; xywh, category, crowd: by box, those of image i from starts[i]."""
     gathered = _Gathered()
-    for key, element in elements(path):
-        try:
-            gathered.add(key, element)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            text = json.dumps(element)
-            raise DataError(
-                f"{path}: not as COCO writes it, in {key}: {text[:120]}\n"
-                f"({type(error).__name__}: {error})"
-            ) from None
+    size = path.stat().st_size
+    with megabytes(f"reading {path.name}, once", size if size > LONG_TO_READ else 0) as reach:
+        for key, element in elements(path, reach):
+            try:
+                gathered.add(key, element)
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                raise DataError(
+                    f"{path}: not as COCO writes it, in {key}: {json.dumps(element)[:120]}\n"
+                    f"({type(error).__name__}: {error})"
+                ) from None
     if not gathered.files:
         raise DataError(f"{path}: no images in it; is it a COCO annotation file?")
     for image in gathered.owners:
@@ -203,13 +213,13 @@ def _packed(gathered: _Gathered) -> dict[str, np.ndarray]:
     }
 
 
-def elements(path: Path) -> Iterator[tuple[str, Any]]:
+def elements(path: Path, reach: Reach = lambda done: None) -> Iterator[tuple[str, Any]]:
     """(key, element) for every element of the lists at the top of a JSON object, in order.
 
     Only a few megabytes of the file are in memory at a time.
     """
     with path.open(encoding="utf-8") as file:
-        text = _Text(path, file)
+        text = _Text(path, file, reach)
         text.expect("{")
         for key in text.values("}"):
             text.expect(":")
@@ -223,9 +233,10 @@ def elements(path: Path) -> Iterator[tuple[str, Any]]:
 class _Text:
     """A window onto a long JSON text. It grows while a value does not fit, and moves on."""
 
-    def __init__(self, path: Path, file: io.TextIOBase) -> None:
-        self.path, self.file = path, file
+    def __init__(self, path: Path, file: io.TextIOWrapper, reach: Reach) -> None:
+        self.path, self.file, self.reach = path, file, reach
         self.window, self.at = "", 0
+        self.done = 0
         self.lines = 1  # of the window's first character
         self.decode = json.JSONDecoder().raw_decode
 
@@ -278,6 +289,8 @@ class _Text:
         except UnicodeDecodeError as error:
             raise DataError(f"{self.path}: not UTF-8 text ({error.reason})") from None
         if more:
+            self.done += len(more)  # characters; as many as bytes, in all but a few names
+            self.reach(self.done)
             self.lines += self.window.count("\n", 0, self.at)
             self.window = self.window[self.at :] + more
             self.at = 0

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from skipbench.download.unpack import MB, megabytes
+from skipbench.engine.progress import MB, megabytes
 from skipbench.errors import DataError, ResourceError, UsageError
 from skipbench.files import DISK_FULL, ensure_space, read_json, size_text, write_whole
 from skipbench.records import Archive

@@ -13,22 +13,17 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO, Self
 
-from skipbench.engine.progress import progress
+from skipbench.engine.progress import megabytes
 from skipbench.errors import DataError, ResourceError
 from skipbench.files import DISK_FULL, ensure_space
 
-MB = 10**6
 CHUNK = 1 << 18
 DAMAGED = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, LZMAError, UnicodeError)
 ENCRYPTED = 0x1  # bit of a zip member's flags
-
-Reach = Callable[[int], None]  # called with how many bytes are done
 
 
 class _Refused(Exception):  # noqa: N818
@@ -220,19 +215,3 @@ def _os_error(archive: Path, into: Path, error: OSError) -> DataError | Resource
             "The archive is kept: free some space and run the same command."
         )
     return ResourceError(f"cannot unpack {archive} in {into}: {error.strerror}")
-
-
-@contextmanager
-def megabytes(label: str, total: int, done: int = 0) -> Iterator[Reach]:
-    """Progress in whole megabytes. The last, begun one counts once all bytes are there."""
-    whole, shown = -(-total // MB), done // MB
-    with progress(label, whole, "MB", shown) as advance:
-
-        def reach(count: int) -> None:
-            nonlocal shown
-            now = whole if count >= total else count // MB
-            if now > shown:
-                advance(now - shown)
-                shown = now
-
-        yield reach

@@ -15,11 +15,17 @@ Done = TypeVar("Done")
 AHEAD = 8  # things under way for each thread
 
 
+def cores() -> int:
+    """Those this process may use; two at least, so that reading and decoding overlap."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return max(2, len(allowed(0)) if allowed else os.cpu_count() or 1)
+
+
 def in_parallel(
     work: Callable[[Thing], Done], things: Sequence[Thing], label: str, unit: str = "images"
 ) -> Iterator[Done]:
     """In the order of the things, with a progress line."""
-    workers = max(2, os.cpu_count() or 1)
+    workers = cores()
     pool = ThreadPoolExecutor(workers)
     ahead: deque[Future[Done]] = deque()
     try:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from skipbench.engine.terminal import is_plain
 
 Progress = Callable[[int], None]  # called with how many more are done
+Reach = Callable[[int], None]  # called with how many bytes are done in all
+MB = 10**6
 
 SECONDS_BETWEEN_LINES = 10.0
 quiet = False  # set by --quiet
@@ -23,6 +25,22 @@ def progress(label: str, total: int, unit: str = "images", done: int = 0) -> Ite
             yield advance
     else:
         yield _Lines(label, total, unit, done).advance
+
+
+@contextmanager
+def megabytes(label: str, total: int, done: int = 0) -> Iterator[Reach]:
+    """Progress in whole megabytes. The last, begun one counts once all bytes are there."""
+    whole, shown = -(-total // MB), done // MB
+    with progress(label, whole, "MB", shown) as advance:
+
+        def reach(count: int) -> None:
+            nonlocal shown
+            now = whole if count >= total else count // MB
+            if now > shown:
+                advance(now - shown)
+                shown = now
+
+        yield reach
 
 
 @contextmanager
