@@ -330,6 +330,11 @@ def test_folder_by_lists(tmp_path):
     trees.write_lines(folder / "val.txt", ["b", "gone"])
     with pytest.raises(DataError, match=r"1 of 2 images.*gone"):
         open_dataset(f"folder:{folder}", "val")
+    assert open_dataset(f"folder:{folder}", "val", limit=1).partial
+    trees.photo(folder / "images" / "with a space.png", (24, 40))
+    trees.palette_png(folder / "masks" / "with a space.png", trees.blocks((24, 40), [0, 1]))
+    trees.write_lines(folder / "val.txt", ["", "with a space.png", "b", "b"])
+    assert list(open_dataset(f"folder:{folder}", "val").names) == ["with a space", "b"]
 
 
 def test_folder_classes_with_values(tmp_path):

@@ -80,7 +80,8 @@ class Devkit(Source):
         if split != "train_aug" and not file.exists():
             return Listing([], make, why_empty=f"its list is missing: {file}")
         listed = train_aug() if split == "train_aug" else read_list(file)
-        names, absent = there(listed, stems(images, ".jpg"))
+        first_words = [line.split()[0] for line in listed]  # some lists have a flag behind
+        names, absent = there(first_words, stems(images, ".jpg"))
         return Listing(names, make, absent, frozenset(names) - labelled)
 
 

@@ -16,6 +16,8 @@ def stems(folder: Path, suffix: str) -> set[str]:
         found = os.listdir(folder)  # noqa: PTH208 - 118,287 names, no Path for each
     except (FileNotFoundError, NotADirectoryError):
         return set()
+    except OSError as error:
+        raise DataError(f"cannot read the folder {folder}: {error.strerror}") from None
     return {name[: -len(suffix)] for name in found if name.endswith(suffix) and name[0] != "."}
 
 
@@ -28,12 +30,12 @@ def first_folder(root: Path, *candidates: str) -> Path:
 
 
 def read_list(path: Path) -> list[str]:
-    """The first word of every line, as in VOC's ImageSets; a name given twice counts once."""
+    """The lines that are not empty; a name given twice counts once."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not a readable list of images ({error})") from None
-    return list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
+    return list(dict.fromkeys(line.strip() for line in lines if line.strip()))
 
 
 def there(names: Sequence[str], found: Collection[str]) -> tuple[list[str], list[str]]:

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -51,8 +52,9 @@ def locate(name: str, root: str | Path | None = None) -> Found:
     else:
         roots = data_roots(root)
     for folder in [r / place for r in roots for place in (*kind.places, ".")]:
-        if folder.is_dir() and kind.is_at(folder):
-            return Found(folder, roots, kind.places)
+        with suppress(PermissionError):  # a folder that is not ours is not where it is
+            if folder.is_dir() and kind.is_at(folder):
+                return Found(folder, roots, kind.places)
     return Found(None, roots, kind.places)
 
 
@@ -91,7 +93,7 @@ def open_dataset(
         labels=labels if splits[split].labels == "masks" else None,
         kind=splits[split].labels,
         official=official,
-        partial=official is not None and len(listing.names) != official,
+        partial=bool(listing.absent) or official not in (None, len(listing)),
     )
     if train_images is not None:
         if train_images >= len(dataset):
@@ -145,7 +147,7 @@ def _check_count(
             "marked as partial."
         )
     if found != wanted:
-        log.warning("%s %s: %s of %s images; marked as partial", name, split, found, wanted)
+        log.warning(f"{name} {split}: {found:,} of {wanted:,} images; marked as partial")
 
 
 def _check_labels(dataset: Dataset, listing: Listing) -> None:
