@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from skipbench.errors import ResourceError, UsageError, did_you_mean, some_of
@@ -26,6 +27,14 @@ def ensure_writable(folder: Path) -> None:
         ) from None
 
 
+def user_path(text: str | Path) -> Path:
+    """With ~ expanded."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{text}: {error}") from None
+
+
 def ensure_space(need: int, folder: Path, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if need > free:
@@ -37,7 +46,7 @@ def ensure_space(need: int, folder: Path, what: str) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """The file appears whole or not at all, also when the machine goes down."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.partial")
     try:
         with partial.open("wb") as file:
             file.write(data)

@@ -6,10 +6,12 @@ channels, CMYK converted, 16 bits scaled to 8, alpha dropped. A mask keeps the n
 """
 
 import hashlib
+import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 # Stored features carry this number: raise it whenever a pixel that reaches the model changes.
 TRANSFORM_VERSION = 2  # 2: bilinear instead of bicubic
+
+# Bombs are caught by MOST_PIXELS; below that, a warning for each large photograph helps nobody.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 IGNORED = 255  # in every mask that is handed out: a pixel that counts for nothing
 
@@ -75,7 +80,7 @@ def fingerprint(pictures: Iterable[Picture]) -> str:
     """Of what is to be read: names and marks, in order."""
     digest = hashlib.sha256()
     for picture in pictures:
-        digest.update(f"{picture.name}\0{picture.mark()}\n".encode())
+        digest.update(os.fsencode(f"{picture.name}\0{picture.mark()}\n"))
     return digest.hexdigest()
 
 
@@ -84,25 +89,47 @@ def find_images(sources: Iterable[str | Path | ImageItem]) -> tuple[ImageItem, .
 
     The name is the path below the folder given, so that moving the folder changes nothing.
     """
-    found: dict[Path, ImageItem] = {}
+    found: dict[tuple[str, str], ImageItem] = {}
+    real = cache(os.path.realpath)
     for given in sources:
-        if isinstance(given, ImageItem):
-            found.setdefault(given.path.resolve(), given)
-            continue
-        source = Path(given)
-        if source.is_dir():
-            files = sorted(p for p in source.rglob("*") if p.suffix.lower() in SUFFIXES)
-            if not files:
-                raise DataError(f"no images in {source} (looked for {', '.join(sorted(SUFFIXES))})")
-            named = [(p.relative_to(source).as_posix(), p) for p in files]
-        elif source.is_file():
-            named = [(source.name, source)]
-        else:
-            near = did_you_mean(source.name, (p.name for p in _siblings(source)))
-            raise DataError(f"no such image or folder: {source}.{near}")
-        for name, path in named:
-            found.setdefault(path.resolve(), ImageItem(name, path))
+        items = [given] if isinstance(given, ImageItem) else _items_at(Path(given))
+        for item in items:
+            found.setdefault((real(item.path.parent), item.path.name), item)
     return tuple(found.values())
+
+
+def _items_at(source: Path) -> list[ImageItem]:
+    try:
+        if source.is_dir():
+            items = [ImageItem(name, source / name) for name in walk_images(source)]
+            if not items:
+                raise DataError(f"no images in {source} (looked for {', '.join(sorted(SUFFIXES))})")
+            return items
+        if source.is_file():
+            return [ImageItem(source.name, source)]
+        near = did_you_mean(source.name, (p.name for p in _siblings(source)))
+    except OSError as error:
+        raise DataError(f"cannot read {source}: {error.strerror}") from None
+    raise DataError(f"no such image or folder: {source}.{near}")
+
+
+def walk_images(folder: Path) -> list[str]:
+    """The image files below a folder, by their paths from there, sorted; hidden ones left out."""
+    found = []
+    for place, folders, files in os.walk(folder, onerror=_cannot_walk):
+        folders[:] = [name for name in folders if name[0] != "."]
+        below = Path(place).relative_to(folder).as_posix()
+        prefix = "" if below == "." else f"{below}/"
+        found += [
+            prefix + name
+            for name in files
+            if name[0] != "." and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122
+        ]
+    return sorted(found)
+
+
+def _cannot_walk(error: OSError) -> None:
+    raise DataError(f"cannot read the folder {error.filename}: {error.strerror}") from None
 
 
 def _siblings(path: Path) -> list[Path]:
@@ -124,7 +151,7 @@ def parse_size(text: str) -> Size:
 
 
 def _is_count(text: str) -> bool:
-    return text.isdecimal() and int(text) > 0
+    return text.isdecimal() and len(text) < 7 and int(text) > 0
 
 
 def size_name(size: Size) -> str:
@@ -154,26 +181,28 @@ def padded(size_hw: tuple[int, int], patch: int) -> tuple[int, int]:
 def _opened(path: Path) -> Iterator[Image.Image]:
     """The file, its header read. What goes wrong inside is told with its name."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(path)
+        # As a file, not by its name: Pillow would map some, and turn those wrongly.
+        with path.open("rb") as file, Image.open(file) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise _bad(path, f"{image.width}×{image.height} pixels; not decoded (a bomb?)")
+            yield image
     except FileNotFoundError:
         raise DataError(f"image is gone: {path}") from None
     except Image.DecompressionBombError:
         raise _bad(path, "more pixels than any photograph; not decoded") from None
-    except (OSError, SyntaxError, ValueError) as error:
-        raise _bad(path, f"not a readable image ({error})") from None
-    with image:
-        if image.width * image.height > MOST_PIXELS:
-            raise _bad(path, f"{image.width}×{image.height} pixels; not decoded (a bomb?)")
-        try:
-            yield image
-        except (OSError, SyntaxError, ValueError, EOFError) as error:
-            raise _bad(path, f"truncated or damaged ({error})") from None
+    except Image.UnidentifiedImageError:
+        raise _bad(path, "not an image that can be read") from None
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        if isinstance(error, OSError) and error.errno:  # the system's word, not the decoder's
+            raise DataError(f"cannot read {path}: {error.strerror}") from None
+        raise _bad(path, f"truncated or damaged ({error})") from None
 
 
 def _bad(path: Path, what: str) -> DataError:
-    return DataError(f"{path}: {what}.\nFetch it again, or leave it out: --skip-bad 1.")
+    return DataError(
+        f"{path}: {what}.\nFetch it again, or leave it out: `extract` and evaluations take "
+        "--skip-bad 1."
+    )
 
 
 def read_size(path: Path) -> tuple[int, int]:
@@ -185,7 +214,12 @@ def read_size(path: Path) -> tuple[int, int]:
 def read_header(path: Path) -> tuple[tuple[int, int], int]:
     """Height and width as stored, and the EXIF orientation, 1 to 8."""
     with _opened(path) as image:
-        return (image.height, image.width), _orientation(image)
+        orientation = _orientation(image)
+        if image.format != "TIFF":
+            return (image.height, image.width), orientation
+        image.load()  # Pillow turns these itself; only now is their size sure to be the turned one
+        turned = _TURNS[orientation].transpose
+        return (image.width, image.height) if turned else (image.height, image.width), orientation
 
 
 def _orientation(image: Image.Image) -> int:
@@ -196,35 +230,46 @@ def _orientation(image: Image.Image) -> int:
 def read_image(path: Path, size: Size = None) -> np.ndarray:
     """HWC uint8 RGB; resized where a size is given."""
     with _opened(path) as image:
-        pixels = turn(np.asarray(_to_rgb(image)), _orientation(image))
+        pixels = _shown(image, _orientation(image), _to_rgb)
     return resize(pixels, target_hw(pixels.shape[:2], size))
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16") or image.mode == "I":
-        # Pillow clips 16-bit grey at 255 instead of scaling it.
-        scaled = (np.asarray(image).astype(np.float64) / 257.0).round().clip(0, 255)
-        image = Image.fromarray(scaled.astype(np.uint8))
-    return image.convert("RGB")
+def _shown(
+    image: Image.Image, orientation: int, convert: Callable[[Image.Image], np.ndarray]
+) -> np.ndarray:
+    pixels = convert(image)
+    return pixels if image.format == "TIFF" else turn(pixels, orientation)
+
+
+def _to_rgb(image: Image.Image) -> np.ndarray:
+    """HWC uint8."""
+    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
+        raise ValueError(f"pixels of mode {image.mode} have no range that is known")
+    if image.mode.startswith("I"):
+        # 16-bit grey, which Pillow clips at 255 instead of scaling it.
+        grey = (np.asarray(image).astype(np.float64) / 257.0).round().clip(0, 255)
+        return np.repeat(grey.astype(np.uint8)[..., None], 3, axis=2)
+    return np.asarray(image.convert("RGB"))
 
 
 def read_mask(path: Path, of: Path | None = None) -> np.ndarray:
-    """HW integers as stored: palette indices, grey values of 8 or 16 bits.
+    """HW integers as stored: palette indices, grey values of 1 to 16 bits.
 
     of: its image. The mask is turned as the image's EXIF says, unless only the turned image has
     its size (it was drawn on the picture as shown) or it has an orientation of its own.
     """
     if not path.exists():
-        raise DataError(f"mask is missing: {path}" + (f"\n(for {of})" if of else ""))
+        raise DataError(f"mask is missing: {path}" + (f" (for {of})" if of else ""))
     with _opened(path) as image:
         if image.mode not in ("P", "L", "1", "I") and not image.mode.startswith("I;16"):
             raise DataError(
                 f"{path}: colours ({image.mode}), where a mask has one number for each pixel.\n"
                 "Save it as palette or grey PNG whose values are the classes."
             )
+        spread = _spread(image)
         own = _orientation(image)
-        stored = np.asarray(image)
-    mask = turn(stored.astype(np.uint8) if stored.dtype == bool else stored, own)
+        mask = _shown(image, own, _numbers)
+    mask = mask if spread == 1 else mask // spread
     if of is None:
         return mask
     stored_hw, orientation = read_header(of)
@@ -237,6 +282,18 @@ def read_mask(path: Path, of: Path | None = None) -> np.ndarray:
             f"but its image is {shown_hw[0]}×{shown_hw[1]} (height×width): {of}"
         )
     return mask
+
+
+def _spread(image: Image.Image) -> int:
+    """By how much Pillow will multiply grey values of 2 and 4 bits. Asked before it decodes."""
+    tiles = getattr(image, "tile", None)
+    packing = str(tiles[0][3]) if tiles and image.mode == "L" else ""
+    return {"L;2": 85, "L;4": 17}.get(packing, 1)
+
+
+def _numbers(image: Image.Image) -> np.ndarray:
+    stored = np.asarray(image)
+    return stored.astype(np.uint8) if stored.dtype == bool else stored
 
 
 class _Turn(NamedTuple):

@@ -8,9 +8,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from skipbench.datasets import Dataset, Item
 from skipbench.datasets._types import Colour, Kind
-from skipbench.images import IGNORED
+from skipbench.images import IGNORED, resize, resize_boxes, target_hw
+from skipbench.records import Side
 
 MARGIN = 12
+BOXED_HEIGHT = 320
 INK, PAPER, FAINT = (24, 24, 24), (255, 255, 255), (110, 110, 110)
 UNLABELLED = (224, 224, 224)
 BOX_COLOURS = ((230, 57, 70), (29, 120, 116), (244, 162, 97), (69, 123, 157), (106, 76, 147))
@@ -28,18 +30,23 @@ def blend(image: np.ndarray, over: np.ndarray, share: float = 0.6) -> np.ndarray
     return (image * (1 - share) + over * share).round().astype(np.uint8)
 
 
-def draw_boxes(image: np.ndarray, boxes_xyxy: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Each box two pixels wide, with its name; one colour a name."""
+def draw_boxes(
+    image: np.ndarray,
+    boxes_xyxy: np.ndarray,
+    names: Sequence[str],
+    shades: dict[str, Colour] | None = None,
+) -> np.ndarray:
+    """Each box two pixels wide, with its name; one colour a name, the same with the same shades."""
     canvas = Image.fromarray(image)
     draw = ImageDraw.Draw(canvas)
-    shade = {name: BOX_COLOURS[i % len(BOX_COLOURS)] for i, name in enumerate(dict.fromkeys(names))}
-    thick = max(2, max(image.shape[:2]) // 200)
-    font = ImageFont.load_default(max(11, max(image.shape[:2]) // 36))
+    shades = {} if shades is None else shades
+    font = ImageFont.load_default(11)
     for (x0, y0, x1, y1), name in zip(boxes_xyxy.tolist(), names, strict=True):
+        shade = shades.setdefault(name, BOX_COLOURS[len(shades) % len(BOX_COLOURS)])
         corners = (x0, y0, max(x0, x1 - 1), max(y0, y1 - 1))  # half-open: the last pixel is inside
-        draw.rectangle(corners, outline=shade[name], width=thick)
-        place = (x0 + thick + 1, y0 + thick)
-        draw.rectangle(draw.textbbox(place, name, font), fill=shade[name])
+        draw.rectangle(corners, outline=shade, width=2)
+        place = (x0 + 3, y0 + 2)
+        draw.rectangle(draw.textbbox(place, name, font), fill=shade)
         draw.text(place, name, PAPER, font)
     return np.asarray(canvas)
 
@@ -76,15 +83,22 @@ def sheet(
 
 
 def _of_height(picture: np.ndarray, height: int) -> Image.Image:
+    """Smaller than that, and in the middle, where it would be wider than three times its height."""
     image = Image.fromarray(picture)
-    return image.resize(
-        (max(1, round(image.width * height / image.height)), height), Image.Resampling.LANCZOS
-    )
+    scale = min(height / image.height, 3 * height / image.width)
+    width, tall = (max(1, round(side * scale)) for side in image.size)
+    image = image.resize((width, tall), Image.Resampling.LANCZOS)
+    if tall == height:
+        return image
+    padded = Image.new("RGB", (width, height), PAPER)
+    padded.paste(image, (0, (height - tall) // 2))
+    return padded
 
 
 def _fitting(text: str, width: int, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    """Its end, which tells one file from another."""
     while text and font.getlength(text) > width:
-        text = text[:-2].rstrip("…") + "…" if len(text) > 2 else ""
+        text = "…" + text.lstrip("…")[1:] if len(text) > 2 else ""
     return text
 
 
@@ -108,24 +122,30 @@ def _legend_rows(
 def dataset_sheet(data: Dataset) -> Image.Image:
     """Every image with its mask beside it, or with its boxes on it."""
     if data.labels is None:
-        cells = [_with_boxes(item, data.kind) for item in data]
-        return sheet([cells[i : i + 4] for i in range(0, len(cells), 4)])
+        shades: dict[str, Colour] = {}
+        cells = [_with_boxes(item, data.kind, shades) for item in data]
+        return sheet(_in_rows(cells), height=BOXED_HEIGHT)
     cells, seen = [], set[int]()
     for item in data:
         image, mask = item.read(), item.mask()
         seen |= set(np.unique(mask).tolist())
         cells += [Cell(image, item.name), Cell(blend(image, paint(mask, data.labels.colours)))]
-    legend = [
-        key
-        for i, key in enumerate(zip(data.classes, data.labels.colours, strict=True))
-        if i in seen
-    ]
-    return sheet([cells[i : i + 4] for i in range(0, len(cells), 4)], legend)
+    names = zip(data.classes, data.labels.colours, strict=True)
+    legend = [key for i, key in enumerate(names) if i in seen]
+    legend += [("ignored", UNLABELLED)] if IGNORED in seen else []
+    return sheet(_in_rows(cells), legend)
 
 
-def _with_boxes(item: Item, kind: Kind) -> Cell:
+def _in_rows(cells: Sequence[Cell]) -> list[Sequence[Cell]]:
+    return [cells[i : i + 4] for i in range(0, len(cells), 4)]
+
+
+def _with_boxes(item: Item, kind: Kind, shades: dict[str, Colour]) -> Cell:
+    """Drawn at the size at which it is shown, so that names can be read."""
     image = item.read()
     if kind == "images" and item.read_boxes is None:
         return Cell(image, item.name)
-    boxes = item.boxes()
-    return Cell(draw_boxes(image, boxes.xyxy, boxes.classes), item.name)
+    boxes, old_hw = item.boxes(), image.shape[:2]
+    image = resize(image, target_hw(old_hw, Side("long", round(1.4 * BOXED_HEIGHT))))
+    xyxy = resize_boxes(boxes.xyxy, old_hw, image.shape[:2])
+    return Cell(draw_boxes(image, xyxy, boxes.classes, shades), item.name)

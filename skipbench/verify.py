@@ -30,8 +30,13 @@ class SplitReport:
     images: int  # found
     official: int | None
     looked_into: int
-    offenders: tuple[str, ...]  # what is wrong, file by file
+    damaged: tuple[str, ...]  # what is wrong, file by file
+    missing: tuple[str, ...]  # what is not there, of the split or of its list
     notes: tuple[str, ...]  # what is odd, but no fault
+
+    @property
+    def offenders(self) -> tuple[str, ...]:
+        return self.damaged + self.missing
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,13 @@ def verify(
     labels = kind.labels(folder, classes)
     reports, absent = [], {}
     for part in [find_split(name, known, split)] if split else known:
-        listing = kind.listing(folder, part, labels)
-        if listing.missing and not split:
+        try:
+            listing = kind.listing(folder, part, labels)
+        except DataError as error:
+            reports.append(SplitReport(part, 0, known[part].images, 0, (str(error),), (), ()))
+            continue
+        optional = not listing.names or known[part].extra
+        if listing.missing and optional and not split:
             absent[part] = listing.missing
         else:
             where = Where(name, str(folder), part, classes, known[part].labels)
@@ -80,28 +90,34 @@ def _look_at(
     where: "Where", split: Split, listing: Listing, labels: Labels | None, full: bool
 ) -> SplitReport:
     found, official = len(listing), split.images
-    offenders = [] if found else [listing.why_empty]
-    if official is not None and found != official:
-        offenders.append(f"{found:,} images, where the official split has {official:,}")
-    offenders += [f"image is missing: {name}" for name in listing.absent]
     labelled = [n for n in listing.names if n not in listing.without_label]
-    offenders += [_without_label(listing.make(n)) for n in sorted(listing.without_label)]
-    step = 1 if full else -(-len(labelled) // SAMPLE) or 1
-    chosen = labelled[::step]
+    count = len(labelled) if full else min(SAMPLE, len(labelled))
+    chosen = [labelled[i * len(labelled) // count] for i in range(count)]
     looks = _looks(where, listing, chosen)
-    offenders += dict.fromkeys(look.problem for look in looks if look.problem)
+    damaged = list(dict.fromkeys(look.problem for look in looks if look.problem))
+    bare = sorted(listing.without_label)
+    if bare and not labelled:
+        damaged.append(f"none of its images has a label; {_without_label(listing.make(bare[0]))}")
+    else:
+        damaged += [_without_label(listing.make(name)) for name in bare]
+    missing = [] if found else [listing.why_empty]
+    if official is not None and found != official:
+        missing.append(f"{found:,} images, where the official split has {official:,}")
+    missing += [f"image is missing: {name}" for name in listing.absent]
     fine = [look for look in looks if not look.problem]
     notes: Iterator[str] = iter(())
     if split.labels == "masks" and labels:
         notes = _mask_notes(fine, labels, all_seen=len(fine) == found)
     elif split.labels == "boxes":
         notes = _box_notes(fine)
-    return SplitReport(where.split, found, official, len(chosen), tuple(offenders), tuple(notes))
+    return SplitReport(
+        where.split, found, official, count, tuple(damaged), tuple(missing), tuple(notes)
+    )
 
 
 def _without_label(item: Item) -> str:
     wanted = f": {item.mask_path}" if item.mask_path else ""
-    return f"{item.path}: its label is missing{wanted}"
+    return f"{item.path}: its {'mask' if wanted else 'XML'} is missing{wanted}"
 
 
 @dataclass(frozen=True)
@@ -121,16 +137,21 @@ def look_into(item: Item, kind: Kind) -> Look:
         if kind == "masks":
             counts = np.bincount(item.mask().ravel(), minlength=IGNORED + 1)
             return Look(present=frozenset(np.flatnonzero(counts[:IGNORED]).tolist()))
-        if kind == "images":
+        if kind == "images" and item.read_boxes is None:
             return Look()
         boxes = item.boxes()
+        if boxes.drawn_on_hw not in (None, (height, width)):
+            drawn = "×".join(map(str, boxes.drawn_on_hw or ()))
+            return Look(f"{item.path}: {height}×{width} pixels, but its boxes are for {drawn}")
         beyond = (boxes.xyxy < -OUTSIDE) | (boxes.xyxy > np.array([width, height] * 2) + OUTSIDE)
         if beyond.any():
             worst = boxes.xyxy[beyond.any(1)][0].tolist()
             return Look(f"{item.path}: a box {worst} outside its {width}×{height} pixels")
         return Look(boxes=len(boxes.xyxy), crowds=boxes.crowds)
     except DataError as error:
-        return Look(str(error).replace("\n", " "))
+        return Look(str(error).splitlines()[0])  # without advice for another command
+    except Exception as error:  # one strange file does not end a check of thousands
+        return Look(f"{item.path}: {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
@@ -206,8 +227,10 @@ def _serve() -> None:
 
 
 def _mask_notes(looks: Sequence[Look], labels: Labels, all_seen: bool) -> Iterator[str]:
+    if not looks:
+        return
     if ignored := sum(not look.present for look in looks):
-        yield f"{ignored:,} masks are ignored altogether; they count for nothing"
+        yield f"masks that are ignored altogether, and count for nothing: {ignored:,}"
     seen = frozenset[int]().union(*(look.present for look in looks))
     never = [name for i, name in enumerate(labels.classes) if i not in seen]
     if never and all_seen:
@@ -216,9 +239,9 @@ def _mask_notes(looks: Sequence[Look], labels: Labels, all_seen: bool) -> Iterat
 
 def _box_notes(looks: Sequence[Look]) -> Iterator[str]:
     if crowds := sum(look.crowds for look in looks):
-        yield f"{crowds:,} boxes around crowds are left out"
+        yield f"boxes around crowds, which are left out: {crowds:,}"
     if empty := sum(look.boxes == 0 for look in looks):
-        yield f"{empty:,} images have no box to find; they are left out"
+        yield f"images without a box to find, which object discovery leaves out: {empty:,}"
 
 
 if __name__ == "__main__":

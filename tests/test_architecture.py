@@ -19,7 +19,7 @@ ALLOWED = {
     "checkpoints": BASE,
     "engine": {"records", "errors"},
     "metrics": set(),
-    "pictures": {"images", "datasets"},
+    "pictures": {"images", "datasets", "records"},
     "datasets": BASE | {"images", "engine"},
     "verify": BASE | {"images", "engine", "datasets"},
     "download": BASE | {"engine"},

@@ -52,7 +52,10 @@ def test_list(cli, tmp_path):
     shown = cli("data", "list")
     assert shown.exit_code == 0
     assert "PASCAL VOC2012: data/VOCdevkit/VOC2012" in shown.stdout
-    assert "train 3 of 1,464 masks · val 2 of 1,449 masks · train_aug – of 10,582" in shown.stdout
+    assert (
+        "train 3 of 1,464 with masks · val 2 of 1,449 with masks · train_aug – of 10,582"
+        in shown.stdout
+    )
     assert "ADE20K: not found" in shown.stdout and "shapes" in shown.stdout
     assert "SKIPBENCH_DATA" in shown.stderr
 
@@ -75,7 +78,7 @@ def test_list_when_only_half_is_there(cli, tmp_path):
     (devkit / "ImageSets").mkdir()
     shown = cli("data", "list")
     assert shown.exit_code == 0
-    assert "train – of 19,817 boxes" in shown.stdout and "val – of 1,449" in shown.stdout
+    assert "train – of 19,817 with boxes" in shown.stdout and "val – of 1,449" in shown.stdout
 
 
 # -- verify
@@ -111,17 +114,17 @@ def test_every_fault_is_found_and_named(voc07, tmp_path, cli):
     for fault in (
         "212 images, where the official split has 213",
         "image is missing: 000004",
-        "000003.jpg: its label is missing",
+        "000003.jpg: its mask is missing",
         "000005.png: the mask is 9×11",
         "000006.png: 1320 pixels have the value 99",
-        "000007.png: not a readable image",
+        "000007.png: not an image that can be read",
     ):
         assert fault in found
     assert len(report.offenders) == 6
-    assert "1 masks are ignored altogether; they count for nothing" in report.notes
+    assert "masks that are ignored altogether, and count for nothing: 1" in report.notes
     shown = cli("data", "verify", "voc07", "--split", "val", "--full", "--data-root", tmp_path)
     assert shown.exit_code == 4 and "000005.png" in shown.stdout
-    assert "6 things are wrong" in shown.stderr
+    assert "4 damaged, 2 missing" in shown.stderr
     answer = cli("data", "verify", "voc07", "--full", "--json", "--data-root", tmp_path)
     content = json.loads(answer.stdout)
     assert answer.exit_code == 4 and not content["sound"]
@@ -192,7 +195,62 @@ def test_boxes_are_looked_at(tmp_path):
     trees.coco20k(tmp_path, extra_boxes=[(396626, (30, 20, 50, 50), 1, False)])
     (report,) = verify("coco20k", root=tmp_path).splits
     assert any("a box [30.0, 20.0, 80.0, 70.0] outside its 40×24" in o for o in report.offenders)
-    assert "1 boxes around crowds are left out" in report.notes
+    assert "boxes around crowds, which are left out: 1" in report.notes
+
+
+def test_boxes_of_another_picture_size(tmp_path):
+    folder = trees.coco20k(tmp_path)
+    trees.photo(folder / "train2014" / "COCO_train2014_000000560992.jpg", (300, 440))
+    (report,) = verify("coco20k", root=tmp_path).splits
+    assert any("300×440 pixels, but its boxes are for 30×44" in line for line in report.damaged)
+
+
+def test_coco_annotations_are_looked_at(tmp_path):
+    folder = trees.coco(tmp_path)
+    assert not verify("coco", "val", root=tmp_path).splits[0].damaged
+    path = folder / "annotations" / "instances_val2017.json"
+    path.write_text(path.read_text()[:300])
+    (damage,) = verify("coco", "val", root=tmp_path).splits[0].damaged
+    assert "not JSON" in damage
+
+
+def test_masks_that_are_all_gone_are_damage(voc07, tmp_path):
+    shutil.rmtree(voc07 / "SegmentationClass")
+    report = verify("voc07", root=tmp_path)
+    val = next(s for s in report.splits if s.split == "val")
+    assert len(val.damaged) == 1 and "none of its images has a label" in val.damaged[0]
+    assert "SegmentationClass" in val.damaged[0]
+
+
+def test_what_a_sample_lacks_is_not_called_absent(tmp_path):
+    folder = tmp_path / "mine"
+    for i in range(SAMPLE + 6):
+        trees.photo(folder / "images" / f"{i:03d}.png", (6, 8))
+        trees.grey_png(folder / "masks" / f"{i:03d}.png", np.zeros((6, 8), np.uint8))
+    trees.write_lines(folder / "classes.txt", ["no", "yes"])
+    (quick,) = verify(f"folder:{folder}").splits
+    assert quick.looked_into == SAMPLE and not quick.notes
+    (full,) = verify(f"folder:{folder}", full=True).splits
+    assert full.looked_into == SAMPLE + 6 and full.notes == ("no pixel of yes: left out of means",)
+
+
+def test_one_unreadable_split_does_not_hide_the_others(cli, tmp_path):
+    folder = trees.voc(tmp_path / "data")
+    (folder / "ImageSets/Segmentation/val.txt").unlink()
+    (folder / "ImageSets/Segmentation/val.txt").mkdir()
+    shown = cli("data", "list")
+    assert shown.exit_code == 0 and "train 3 of 1,464" in shown.stdout
+    assert "cannot read" in shown.stderr and "shapes" in shown.stdout
+    shown = cli("data", "verify", "voc")
+    assert shown.exit_code == 4 and "train: 3 of 1,464" in shown.stdout
+
+
+@pytest.mark.parametrize("name", ["a[/x]b", "d[red]x"])
+def test_brackets_in_names_are_names(cli, tmp_path, name):
+    trees.voc(tmp_path / name)
+    for what in (("list",), ("verify", "voc")):
+        shown = cli("data", *what, "--data-root", tmp_path / name)
+        assert shown.exit_code in (0, 4) and name in shown.stdout, shown.output
 
 
 def test_splits_that_are_not_there_are_said(tmp_path):
@@ -233,6 +291,18 @@ def test_show(tmp_path, cli, name):
     picture = np.asarray(Image.open(tmp_path / "new" / "x.png").convert("RGB"))
     assert picture.shape[0] > 250 and picture.shape[1] > 250
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
+
+
+@pytest.mark.parametrize("out", ["x.xyz", "noext", ".", "x.png/y.png"])
+def test_show_into_what_is_no_picture(tmp_path, cli, out):
+    (tmp_path / "x.png").write_text("a file")
+    assert cli("data", "show", "shapes", "--limit", 1, "--out", out).exit_code in (2, 7)
+
+
+def test_show_of_a_very_long_picture(tmp_path, cli):
+    trees.photo(tmp_path / "mine" / "images" / "a.png", (2, 6000))
+    shown = cli("data", "show", f"folder:{tmp_path / 'mine'}", "--out", "x.png")
+    assert shown.exit_code == 0 and Image.open("x.png").width < 2000
 
 
 # -- download (the archives themselves: tests/test_download.py)
@@ -298,11 +368,54 @@ def test_download_where_one_cannot_write(cli, tmp_path):
     assert shown.exit_code == 7 and "cannot write" in shown.stderr
 
 
-def test_what_each_split_needs():
-    from skipbench.cli.data_command import needed
+def test_download_of_masks_for_train_aug(cli, server, tmp_path, monkeypatch):
+    """SBD's archive alone, where the images are there; its masks become PNG."""
+    from scipy.io import savemat
 
+    from skipbench.datasets import _devkit
+
+    folder = trees.voc(tmp_path / "new")
+    names = ["2007_000032", "2007_000039"]
+    (folder / "SegmentationClass" / "2007_000039.png").unlink()
+    buffer, mat = io.BytesIO(), io.BytesIO()
+    savemat(mat, {"GTcls": {"Segmentation": trees.blocks((24, 40), [0, 9])}})
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        member = tarfile.TarInfo("benchmark_RELEASE/dataset/cls/2007_000039.mat")
+        member.size = len(mat.getvalue())
+        tar.addfile(member, io.BytesIO(mat.getvalue()))
+    kind = source("voc")
+    for place in (_devkit, __import__("skipbench.datasets.voc", fromlist=["x"])):
+        monkeypatch.setattr(place, "train_aug", lambda: names)
+    monkeypatch.setitem(kind.splits, "train_aug", replace(kind.splits["train_aug"], images=2))
+    checksum = f"md5:{hashlib.md5(buffer.getvalue()).hexdigest()}"
+    sbd = replace(kind.archives[1], checksum=checksum)
+    monkeypatch.setattr(kind, "archives", (kind.archives[0], sbd))
+    server.files["/m/benchmark.tgz"] = buffer.getvalue()
+    mirror = f"http://127.0.0.1:{server.server_port}/m"
+    command = ("data", "download", "voc", "--split", "train_aug", "--mirror", mirror)
+    shown = cli(*command, "--data-root", tmp_path / "new")
+    assert shown.exit_code == 0, shown.output
+    assert [path for path, *_ in server.seen] == ["/m/benchmark.tgz"]
+    data = open_dataset("voc", "train_aug", root=tmp_path / "new")
+    assert set(np.unique(data[0].mask())) == {0, 1, 255}  # VOC's own
+    assert set(np.unique(data[1].mask())) == {0, 9}
+
+
+def test_a_data_set_in_another_root_is_not_fetched_again(cli, voc07, tmp_path, monkeypatch):
+    monkeypatch.setenv("SKIPBENCH_DATA", f"{tmp_path / 'empty'}:{tmp_path}")
+    shown = cli("data", "download", "voc07", "--split", "val")
+    assert shown.exit_code == 0 and "all there" in shown.stdout
+
+
+def test_a_mirror_that_is_none_leaves_nothing_behind(cli, tmp_path):
+    for mirror in ("/nope", "m" * 300):
+        shown = cli("data", "download", "voc07", "--mirror", mirror)
+        assert shown.exit_code == 2 and not (tmp_path / "data").exists()
+
+
+def test_what_each_split_needs():
     def files(name, *splits):
-        return [archive.file for archive in needed(source(name), list(splits))]
+        return [archive.file for archive in source(name).archives_for(None, splits)]
 
     assert files("voc", "train", "val") == ["VOCtrainval_11-May-2012.tar"]
     assert files("voc", "train_aug") == ["VOCtrainval_11-May-2012.tar", "benchmark.tgz"]
@@ -364,3 +477,8 @@ def test_images_or_a_data_set_but_not_both(cli, pictures, ckpt):
     for what in ((), (pictures, "--dataset", "shapes")):
         shown = cli("extract", *what, "--ckpt", ckpt)
         assert shown.exit_code == 2 and "--dataset" in shown.stderr
+    for option in (("--split", "val"), ("--train-images", 1), ("--data-root", "x")):
+        shown = cli("extract", pictures, "--ckpt", ckpt, *option)
+        assert shown.exit_code == 2 and "go with --dataset" in shown.stderr
+    for option in (("--batch-size", "²"), ("--expect", "depth=²"), ("--size", "9" * 5000)):
+        assert cli("extract", pictures, "--ckpt", ckpt, *option).exit_code == 2

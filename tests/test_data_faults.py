@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -62,6 +63,7 @@ def test_skip_bad_leaves_out_up_to_so_many(voc, tmp_path, harm, caplog):
     data = val(tmp_path, skip_bad=1)
     assert list(data.names) == ["2007_000068"]
     assert data.facts().bad == ("2007_000121",) and data.fingerprint() != whole.fingerprint()
+    assert data.partial
     assert "left out: " in caplog.text and "2007_000121.jpg" in caplog.text
     harm(voc / "JPEGImages" / "2007_000068.jpg")
     with pytest.raises(DataError, match=r"2 images cannot be decoded, --skip-bad allows 1"):
@@ -261,6 +263,8 @@ def test_a_whole_official_split_is_not_partial(tmp_path):
         (lambda text: text.replace("<xmin>3<", "<xmin>300<"), "from 300,2 to 20,11"),
         (lambda text: text.replace("bndbox", "box"), "no <bndbox>"),
         (lambda text: text.replace("<xmin>3<", "<xmin>nan<"), "no usable box"),
+        (lambda text: '<?xml version="1.0" encoding="gbk"?>' + text, "not XML that can be read"),
+        (lambda text: '<?xml version="1.0" encoding="foo"?>' + text, "not XML that can be read"),
     ],
 )
 def test_malformed_xml(voc, tmp_path, change, says):
@@ -300,6 +304,11 @@ def test_xml_missing(voc, tmp_path):
         (lambda text: "[]", "expected '{'"),
         (lambda text: "", "expected '{'"),
         (lambda text: "{}", "no images in it"),
+        (lambda text: text.replace('"iscrowd": 0', '"iscrowd": "0"'), "in annotations"),
+        (lambda text: text.replace('"id": 396626', '"id": 560992'), "this image is there twice"),
+        (lambda text: text.replace('"id": 18,', '"id": "b",'), "in categories"),
+        (lambda text: '{"images": ' + "[" * 200_000, "not JSON"),
+        (lambda text: '{"images": [' + "9" * 5_000 + "]}", "not JSON|in images"),
     ],
 )
 def test_malformed_json(tmp_path, change, says):
@@ -327,6 +336,48 @@ def test_malformed_json_far_into_a_large_file(tmp_path, monkeypatch):
         open_dataset("coco20k", root=tmp_path, limit=9)[0].boxes()
 
 
+def test_json_with_a_mark_at_its_beginning(tmp_path):
+    folder = trees.coco20k(tmp_path)
+    path = folder / "annotations" / "instances_train2014.json"
+    path.write_text("\ufeff" + path.read_text())
+    assert len(open_dataset("coco20k", root=tmp_path, limit=9)[0].boxes().xyxy) == 1
+
+
+def test_a_malformed_json_is_read_once_not_for_every_image(tmp_path, monkeypatch):
+    from skipbench.datasets import _coco_json
+
+    folder = trees.coco20k(tmp_path)
+    (folder / "annotations" / "instances_train2014.json").write_text("{")
+    calls = []
+    make = _coco_json.make_index
+    monkeypatch.setattr(_coco_json, "make_index", lambda path: calls.append(path) or make(path))
+    data = open_dataset("coco20k", root=tmp_path, limit=9)
+    for item in data:
+        with pytest.raises(DataError, match="not JSON"):
+            item.boxes()
+    assert len(calls) == 1
+
+
+def test_several_threads_ask_for_one_index(tmp_path, monkeypatch):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from skipbench.datasets import _coco_json
+
+    trees.coco20k(tmp_path)
+    calls, make = [], _coco_json.make_index
+
+    def slow(path):
+        calls.append(path)
+        time.sleep(0.05)
+        return make(path)
+
+    monkeypatch.setattr(_coco_json, "make_index", slow)
+    data = open_dataset("coco20k", root=tmp_path, limit=9)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(len(b.xyxy) == 1 for b in pool.map(lambda _: data[0].boxes(), range(8)))
+    assert len(calls) == 1
+
+
 def test_json_without_this_image(tmp_path):
     folder = trees.coco20k(tmp_path)
     path = folder / "annotations" / "instances_train2014.json"
@@ -347,6 +398,15 @@ def test_json_missing(tmp_path):
 
 # 27 is in tests/test_datasets.py: images without a box, or with crowds only; 28 and 29 in
 # tests/test_download.py
+
+
+@pytest.mark.parametrize("name", ["classes.txt", "boxes.csv", "boxes.json"])
+def test_folders_where_files_belong(tmp_path, name):
+    folder = trees.own_folder(tmp_path)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).mkdir()
+    with pytest.raises(DataError, match=rf"cannot read .*{name}: Is a directory"):
+        open_dataset(f"folder:{folder}", "val")[0].boxes()
 
 
 def test_permission(voc, tmp_path):

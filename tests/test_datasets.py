@@ -133,6 +133,58 @@ class TestContract:
         assert len(one) == 1 and one.names[0] in data.names and one.sample == (1, 3)
 
 
+def test_fingerprint_knows_every_label(tmp_path):
+    """Another box, flag, name, mask or length of an image is another data set."""
+
+    def marks():
+        return [
+            open_dataset("voc", split, root=tmp_path, limit=9).fingerprint()
+            for split in ("val", "trainval")
+        ]
+
+    folder = trees.voc(tmp_path)
+    val, trainval = marks()
+    xml = folder / "Annotations" / "2007_000068.xml"
+    original = xml.read_text()
+    for old, new in (("<xmin>3<", "<xmin>4<"), ("difficult>0", "difficult>1"), ("dog", "cat")):
+        xml.write_text(original.replace(old, new))
+        assert marks()[0] == val and marks()[1] != trainval, new
+    xml.write_text(original)
+    assert marks() == [val, trainval]
+    trees.palette_png(
+        folder / "SegmentationClass" / "2007_000068.png", trees.blocks((30, 44), [0, 4])
+    )
+    assert marks()[0] != val and marks()[1] == trainval
+    with (folder / "JPEGImages" / "2007_000068.jpg").open("ab") as file:
+        file.write(b"more")
+    assert marks()[1] != trainval
+
+
+def test_fingerprint_of_a_folder_does_not_know_its_name(tmp_path):
+    folder = trees.own_folder(tmp_path)
+    before = open_dataset(f"folder:{folder}", "val").fingerprint()
+    folder.rename(tmp_path / "other")
+    assert open_dataset(f"folder:{tmp_path / 'other'}", "val").fingerprint() == before
+
+
+def test_names_that_are_no_text(tmp_path):
+    folder = trees.own_folder(tmp_path, splits=("train",))
+    for part, suffix in (("images", "jpg"), ("masks", "png")):
+        strange = os.fsdecode(b"\xff") + f".{suffix}"
+        (folder / part / "train" / f"p0.{suffix}").rename(folder / part / "train" / strange)
+    data = open_dataset(f"folder:{folder}", "train", train_images=1)
+    assert data.fingerprint() and json.dumps(data.facts().to_json())
+
+
+def test_slices_and_numbers_that_make_no_sense():
+    data = open_dataset("shapes")
+    assert [item.name for item in data[1:3]] == list(data.names[1:3])
+    for options in ({"limit": 0}, {"limit": -1}, {"train_images": -5}):
+        with pytest.raises(UsageError, match="from 1"):
+            open_dataset("shapes", **options)
+    assert len(repr(data)) < 300
+
+
 # -- one by one
 
 
@@ -177,6 +229,20 @@ def test_voc_images_without_an_easy_box_are_left_out_and_counted(tmp_path):
     assert without_empty(data).facts().empty == ("2007_000063",)
     easy = without_empty(data, hard=False)
     assert easy.empty == ("2007_000039", "2007_000063") and len(easy) == len(data) - 2
+
+
+def test_a_year_is_not_taken_for_another(tmp_path):
+    devkit = trees.voc(tmp_path)
+    assert datasets.locate("voc", devkit).folder is not None
+    assert datasets.locate("voc07", devkit).folder is None
+
+
+def test_voc_lists_may_name_files(tmp_path):
+    folder = trees.voc(tmp_path)
+    names = ["./2007_000068.jpg", "2007_000121.jpg  1"]
+    (folder / "ImageSets/Segmentation/val.txt").write_text("\ufeff" + "\r\n".join(names))
+    data = open_dataset("voc", "val", root=tmp_path, limit=9)
+    assert list(data.names) == ["2007_000068", "2007_000121"]
 
 
 def test_voc_colours_are_the_devkits():
@@ -345,7 +411,16 @@ def test_folder_classes_with_values(tmp_path):
     data = open_dataset(f"folder:{folder}", "train")
     assert data.classes == ("cat", "dog")
     assert data[0].mask()[0, [0, 15, 25, 43]].tolist() == [255, 0, 1, 255]
-    for wrong in (["a\tcat"], ["1\tcat", "1\tdog"], ["300\tcat"], ["0\tignore"]):
+    for wrong in (
+        ["a\tcat"],
+        ["1\tcat", "1\tdog"],
+        ["300\tcat"],
+        ["0\tignore"],
+        ["bg", "", "cat"],  # a line that is empty would shift the rest
+        ["7\t"],
+        ["255\tsky"],
+        ["0 background", "1 cat"],
+    ):
         trees.write_lines(folder / "classes.txt", wrong)
         with pytest.raises(DataError, match=r"classes\.txt"):
             open_dataset(f"folder:{folder}", "train")
@@ -372,6 +447,51 @@ def test_folder_boxes_from_a_table(tmp_path):
     trees.write_lines(folder / "boxes.csv", ["image,x,y", "a.jpg,1,2"])
     with pytest.raises(DataError, match="lacks xmax, xmin, ymax, ymin"):
         open_dataset(f"folder:{folder}")
+
+
+def test_folder_boxes_by_any_name_that_is_clear(tmp_path):
+    folder = tmp_path / "mine"
+    for name in ("train/a.jpg", "train/b.jpg", "val/a.jpg"):
+        trees.photo(folder / "images" / name, (24, 40))
+    first = "image,xmin,ymin,xmax,ymax"
+    trees.write_lines(
+        folder / "boxes.csv",
+        ["\ufeff" + first, "./train/a.jpg,1,1,5,5", "val/a,2,2,6,6", "b,3,3,7,7"],
+    )
+    train = open_dataset(f"folder:{folder}", "train")
+    assert [item.boxes().xyxy.tolist() for item in train] == [[[1, 1, 5, 5]], [[3, 3, 7, 7]]]
+    assert open_dataset(f"folder:{folder}", "val")[0].boxes().xyxy.tolist() == [[2, 2, 6, 6]]
+    for row, says in (("zzz.jpg,1,1,2,2", "no such image"), ("a.jpg,1,1,2,2", "2 images have")):
+        trees.write_lines(folder / "boxes.csv", [first, row])
+        with pytest.raises(DataError, match=says):
+            open_dataset(f"folder:{folder}", "train")
+
+
+def test_folder_boxes_of_files_of_one_name(tmp_path):
+    """In a COCO file for both splits, each image has its own."""
+    folder = tmp_path / "mine"
+    images, boxes = [], []
+    for i, split in enumerate(("train", "val")):
+        trees.photo(folder / "images" / split / "a.jpg", (24, 40))
+        images.append((i, f"{split}/a.jpg", (24, 40)))
+        boxes.append((i, (i, 1, 3, 4), 18, False))
+    trees.coco_json(folder / "boxes.json", images, boxes)
+    for i, split in enumerate(("train", "val")):
+        item = open_dataset(f"folder:{folder}", split)[0]
+        assert item.boxes().xyxy.tolist() == [[i, 1, i + 3, 5]]
+
+
+def test_folder_layouts_that_are_not_splits(tmp_path):
+    folder = tmp_path / "mine"
+    trees.photo(folder / "images" / "a.jpg", (24, 40))
+    trees.photo(folder / "images" / "more" / "b.jpg", (24, 40))
+    trees.photo(folder / "images" / ".hidden" / "c.jpg", (24, 40))
+    trees.write_lines(folder / "README.txt", ["what this is", "and why"])
+    assert list(open_dataset(f"folder:{folder}", "all").names) == ["a", "more/b"]
+    with pytest.raises(DataError, match="has no images/ in it"):
+        open_dataset(f"folder:{folder / 'images'}")
+    with pytest.raises(DataError, match="is no folder"):
+        open_dataset(f"folder:{folder / 'none'}")
 
 
 def test_folder_boxes_from_coco_json(tmp_path):
@@ -430,8 +550,9 @@ def test_not_found_says_where_it_looked_and_draws_the_tree(tmp_path):
 
 
 def test_names_that_are_not_known(tmp_path):
-    with pytest.raises(UsageError, match="Did you mean 'voc'"):
-        open_dataset("voc12")
+    for name in ("voc12", "VOC2012", "VOC"):
+        with pytest.raises(UsageError, match="Did you mean 'voc'"):
+            open_dataset(name)
     with pytest.raises(UsageError, match="Known: ade20k, coco,"):
         open_dataset("imagenet")
     with pytest.raises(UsageError, match="folder:PATH"):
@@ -439,6 +560,16 @@ def test_names_that_are_not_known(tmp_path):
     trees.voc(tmp_path)
     with pytest.raises(UsageError, match=r"no split 'trainaug'.*Did you mean 'train_aug'"):
         open_dataset("voc", "trainaug", root=tmp_path)
+    with pytest.raises(UsageError, match="Did you mean 'val'"):
+        open_dataset("voc", "validation", root=tmp_path)
+    for place in ("~nobody-of-this-name/x", "x" * 300):
+        with pytest.raises((UsageError, DataError)):
+            open_dataset("voc", root=place)
+        with pytest.raises((UsageError, DataError)):
+            open_dataset(f"folder:{place}")
+    (tmp_path / "VOCdevkit/VOC2012/JPEGImages").rename(tmp_path / "VOCdevkit/VOC2012/JPGImages")
+    with pytest.raises(DataError, match="VOC2012 is there, but is not as it should be"):
+        open_dataset("voc", root=tmp_path)
 
 
 # -- subsets

@@ -132,6 +132,16 @@ def test_twice_if_the_files_are_gone_or_the_archive_is_another(server, tmp_path)
     assert (tmp_path / "set" / "list.txt").read_bytes() == b"2\n" and len(server.seen) == 3
 
 
+@pytest.mark.parametrize("some", [{}, {"some": None}, {"some": 3}])
+def test_a_receipt_that_says_too_little_is_none(server, tmp_path, some):
+    archive = published(server)
+    (tmp_path / ".downloads").mkdir()
+    receipt = {"identity": archive.checksum, "into": ""} | some
+    (tmp_path / ".downloads" / "x.zip.unpacked.json").write_text(json.dumps(receipt))
+    download([archive], tmp_path)
+    assert tree_of(tmp_path) == TREE
+
+
 def test_keep(server, tmp_path):
     archive = published(server)
     download([archive], tmp_path, keep=True)

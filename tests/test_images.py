@@ -1,5 +1,7 @@
 """Whatever a picture is, it becomes 8-bit RGB."""
 
+import struct
+import zlib
 from fractions import Fraction
 from math import floor
 
@@ -13,6 +15,7 @@ from skipbench.images import (
     pad_mask,
     padded,
     parse_size,
+    read_header,
     read_image,
     read_mask,
     read_size,
@@ -49,13 +52,38 @@ def test_sixteen_bits_are_scaled_not_clipped(tmp_path):
     assert row[0] == 0 and row[-1] == 255 and abs(row[20] - 131) <= 2
 
 
-def test_exif_rotation(tmp_path):
-    image = Image.fromarray(gradient())
+@pytest.mark.parametrize("orientation", [1, 3, 5, 6, 8])
+@pytest.mark.parametrize(
+    ("suffix", "mode"),
+    [
+        ("jpg", "RGB"),
+        ("jpg", "L"),
+        ("png", "RGB"),
+        ("png", "I;16"),
+        ("webp", "RGB"),
+        ("tif", "RGB"),
+        ("tif", "L"),
+        ("tif", "I;16"),
+    ],
+)
+def test_exif_rotation(tmp_path, orientation, suffix, mode):
+    """A bright top left quarter is found where the turned picture has it, whatever the format."""
+    grey = np.zeros((24, 40), np.uint8)
+    grey[:12, :20] = 255
+    image = Image.fromarray(grey.astype(np.uint16) * 257) if mode == "I;16" else None
+    image = image or Image.fromarray(grey).convert(mode)
     exif = image.getexif()
-    exif[0x0112] = 6
-    image.save(tmp_path / "x.jpg", exif=exif)
-    assert read_size(tmp_path / "x.jpg") == (40, 24)
-    assert read_image(tmp_path / "x.jpg").shape == (40, 24, 3)
+    exif[0x0112] = orientation
+    path = tmp_path / f"x.{suffix}"
+    image.save(path, exif=exif)
+    expected = turn(grey, orientation)
+    shown = read_image(path)
+    assert read_size(path) == expected.shape == shown.shape[:2]
+    assert read_header(path) == ((24, 40), orientation)
+    assert np.abs(shown[..., 1].astype(int) - expected).mean() < 8
+    if suffix != "webp" and mode != "RGB":
+        mask = read_mask(path) if mode == "L" else read_mask(path) // 257
+        assert np.abs(mask.astype(int) - expected).mean() < 8
 
 
 def test_resize_is_height_by_width(tmp_path):
@@ -102,7 +130,19 @@ def test_sizes():
     assert padded((33, 50), 8) == (40, 56)
     for text in ("448x448", "320x480", "native", "short:448", "long:9"):
         assert size_name(parse_size(text)) == text
-    for wrong in ("0", "a", "3x", "1x2x3", "-4", "short:", "short:3x4", "wide:3", ":3", "long:0"):
+    for wrong in (
+        "0",
+        "a",
+        "3x",
+        "1x2x3",
+        "-4",
+        "short:",
+        "short:3x4",
+        "wide:3",
+        ":3",
+        "long:0",
+        "²",
+    ):
         with pytest.raises(UsageError, match="size"):
             parse_size(wrong)
 
@@ -248,6 +288,55 @@ def test_a_palette_of_few_colours_is_still_indices(tmp_path):
     image.putpalette(noise(48).tolist())
     image.save(tmp_path / "x.png", bits=4)
     np.testing.assert_array_equal(read_mask(tmp_path / "x.png"), values)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_grey_values_of_few_bits_are_not_spread(tmp_path, bits):
+    """Pillow makes 0, 85, 170, 255 of two bits; the file says 0, 1, 2, 3."""
+    values = noise(6, 8) % 2**bits
+    rows = b"".join(
+        b"\0" + np.packbits(np.unpackbits(row[:, None], axis=1)[:, -bits:].ravel()).tobytes()
+        for row in values
+    )
+    png_of(tmp_path / "x.png", struct.pack(">IIBBBBB", 8, 6, bits, 0, 0, 0, 0), zlib.compress(rows))
+    np.testing.assert_array_equal(read_mask(tmp_path / "x.png"), values)
+
+
+def png_of(path, header, data):
+    """Chunk by chunk, since Pillow writes no such file."""
+    chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + b"".join(
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+            for kind, body in chunks
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_pixels_of_no_known_range_are_refused(tmp_path, kind):
+    Image.fromarray(np.ones((24, 40), kind)).save(tmp_path / "x.tif")
+    with pytest.raises(DataError, match=r"x\.tif.*no range that is known"):
+        read_image(tmp_path / "x.tif")
+
+
+def test_what_is_no_file_is_said(tmp_path):
+    (tmp_path / "x.png").mkdir()
+    with pytest.raises(DataError, match=r"cannot read .*x\.png: Is a directory"):
+        read_image(tmp_path / "x.png")
+
+
+def test_walks_leave_out_what_is_hidden_or_no_file(tmp_path):
+    for name in ("a.png", ".ipynb_checkpoints/a.png", "b/._c.png", "b/c.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    (tmp_path / "again").symlink_to(tmp_path)
+    assert [item.name for item in find_images([tmp_path])] == ["a.png", "b/c.png", "loop.png"]
+    with pytest.raises(DataError, match=r"cannot read|no such image"):
+        find_images(["x" * 300])
 
 
 def test_a_mask_may_say_itself_how_it_is_turned(tmp_path):

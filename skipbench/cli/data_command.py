@@ -1,5 +1,6 @@
 """`skipbench data list|verify|show|download`: what is there, what is missing."""
 
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from skipbench.cli.page import page
 if TYPE_CHECKING:
     from skipbench.datasets import Source
     from skipbench.records import Archive
-    from skipbench.verify import Report
+    from skipbench.verify import Report, SplitReport
 
 app = typer.Typer(help="Data sets: what is there, what is missing.", no_args_is_help=True)
 
@@ -41,12 +42,14 @@ def list_(data_root: options.DataRoot = None, as_json: options.Json = False) -> 
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
+    from rich.markup import escape
+
     console = page(highlight=False, soft_wrap=True)
     for row in rows:
-        where = row["where"] if row["found"] else "[dim]not found[/dim]"
-        console.print(f"[bold]{row['name']:<11}[/bold]{row['title']}: {where}")
-        console.print(" " * 11 + " · ".join(map(_count, row["splits"].items())))
-    console.print("[bold]folder:PATH[/bold] your own images; see `skipbench data verify --help`")
+        where = escape(row["where"]) if row["found"] else "[dim]not found[/dim]"
+        console.print(f"[bold]{row['name']:<13}[/bold]{row['title']}: {where}")
+        console.print(" " * 13 + " · ".join(map(_count, row["splits"].items())))
+    console.print("[bold]folder:PATH[/bold]  your own images; see `skipbench data verify --help`")
     _say_roots(data_root)
 
 
@@ -56,8 +59,7 @@ def _row(name: str, root: str | None) -> dict[str, Any]:
     kind, found = source(name), locate(name, root)
     counts = {}
     for split, part in kind.splits.items():
-        listing = kind.listing(found.folder, split, None) if found.folder else None
-        usable = len(listing) if listing and not listing.missing else 0
+        usable = _usable(kind, found.folder, split) if found.folder else 0
         counts[split] = {"images": usable, "official": part.images, "labels": part.labels}
     where = "not found" if found.folder is None else str(found.folder)
     return {
@@ -69,21 +71,34 @@ def _row(name: str, root: str | None) -> dict[str, Any]:
     }
 
 
+def _usable(kind: "Source", folder: Path, split: str) -> int:
+    from skipbench.errors import DataError
+
+    try:
+        listing = kind.listing(folder, split, None)
+    except DataError as error:  # `verify` says so too; here it must not hide the others
+        typer.echo(f"{kind.title} {split}: {error}", err=True)
+        return 0
+    return 0 if listing.missing else len(listing)
+
+
 def _count(entry: tuple[str, dict[str, Any]]) -> str:
-    """ "train 120 of 1,464 masks"."""
+    """ "train 120 of 1,464 with masks"."""
     name, split = entry
-    found, official, labels = split["images"], split["official"], split["labels"]
+    found, official = split["images"], split["official"]
+    labels = "" if split["labels"] == "images" else f" with {split['labels']}"
     if not found:
-        return f"[dim]{name} – of {official:,} {labels}[/dim]"
+        return f"[dim]{name} – of {official:,}{labels}[/dim]"
     if found == official:
-        return f"[green]{name} all {official:,} {labels}[/green]"
-    return f"[yellow]{name} {found:,} of {official:,} {labels}[/yellow]"
+        return f"[green]{name} all {official:,}{labels}[/green]"
+    return f"[yellow]{name} {found:,} of {official:,}{labels}[/yellow]"
 
 
 def _say_roots(data_root: str | None) -> None:
     from skipbench.datasets import data_roots
 
-    looked = ", ".join(str(root) for root in data_roots(data_root))
+    roots = data_roots(data_root)
+    looked = ", ".join(f"{r}" if r.is_dir() else f"{r} (no such folder)" for r in roots)
     typer.echo(f"looked in {looked} (--data-root DIR or SKIPBENCH_DATA for elsewhere)", err=True)
 
 
@@ -118,22 +133,23 @@ def verify(
     else:
         _show_report(report)
     if not report.sound:
-        wrong = sum(len(s.offenders) for s in report.splits)
-        raise DataError(
-            f"{name}: {wrong:,} things are wrong" if report.splits else f"{name}: nothing is there"
-        )
+        damaged = sum(len(s.damaged) for s in report.splits)
+        missing = sum(len(s.missing) for s in report.splits)
+        found = f"{name}: {damaged:,} damaged, {missing:,} missing"
+        raise DataError(found if report.splits else f"{name}: nothing of it is there")
 
 
 def _show_report(report: "Report") -> None:
+    from rich.markup import escape
+
     console = page(highlight=False, soft_wrap=True)
-    console.print(f"[bold]{report.dataset}[/bold]  {report.folder}")
+    console.print(f"{report.dataset}  {report.folder}", style="bold", markup=False)
     for split in report.splits:
-        ok = not split.offenders
         of = f" of {split.official:,}" if split.official else ""
         looked = "all" if split.looked_into == split.images else f"{split.looked_into:,}"
-        verdict = "[green]sound[/green]" if ok else "[bold red]faulty[/bold red]"
+        verdict = _verdict(split)
         console.print(
-            f"  {split.split}: {split.images:,}{of} images, {looked} looked into: {verdict}"
+            f"  {escape(split.split)}: {split.images:,}{of} images, {looked} looked into: {verdict}"
         )
         for offender in split.offenders[:FIRST]:
             console.print(f"    {offender}", markup=False)
@@ -143,6 +159,12 @@ def _show_report(report: "Report") -> None:
             console.print(f"    note: {note}", style="dim", markup=False)
     for split_name, why in report.absent.items():
         console.print(f"  {split_name}: not there ({why})", style="dim", markup=False)
+
+
+def _verdict(split: "SplitReport") -> str:
+    if split.damaged:
+        return "[bold red]damaged[/bold red]"
+    return "[yellow]not complete[/yellow]" if split.missing else "[green]sound[/green]"
 
 
 def show(
@@ -160,14 +182,19 @@ def show(
 ) -> None:
     """Draw some images with their masks or boxes, in the data set's colours."""
     from skipbench.datasets import open_dataset
-    from skipbench.files import ensure_writable
+    from skipbench.errors import UsageError
+    from skipbench.files import ensure_writable, write_whole
     from skipbench.pictures import dataset_sheet
 
     data = open_dataset(name, split, root=data_root, limit=10**9, classes=classes)
     data = data.sampled(limit, seed)
     path = out or Path(f"{data.name.replace(':', '-')}-{data.split}.png")
+    if path.suffix.lower() != ".png" or path.is_dir():
+        raise UsageError(f"--out {path}: give the name of a .png file")
     ensure_writable(path.parent)
-    dataset_sheet(data).save(path)
+    buffer = io.BytesIO()
+    dataset_sheet(data).save(buffer, "PNG")
+    write_whole(path, buffer.getvalue())
     typer.echo(f"{len(data)} images of {data.name} {data.split}: {path}")
 
 
@@ -198,7 +225,7 @@ def download(
     """
     from skipbench.datasets import data_roots, find_split, locate, source
     from skipbench.download import download as fetch
-    from skipbench.errors import UsageError
+    from skipbench.errors import DataError, UsageError
 
     kind = source(name)
     if not kind.archives:
@@ -206,42 +233,30 @@ def download(
     wanted = [find_split(name, kind.splits, s) for s in split or ()] or [
         s for s, part in kind.splits.items() if not part.extra
     ]
-    root = data_roots(data_root)[0]
-    if not (lacking := _lacking(kind, name, root, wanted)):
-        typer.echo(f"{name} {', '.join(wanted)}: all there, in {locate(name, root).folder}")
+    there = locate(name, data_root).folder
+    lacking = _lacking(kind, there, wanted)
+    if not lacking:
+        typer.echo(f"{name} {', '.join(wanted)}: all there, in {there}")
         return
-    archives = needed(kind, lacking)
+    root = data_roots(data_root)[0]
+    archives = kind.archives_for(locate(name, root).folder, lacking)
     _say_what_comes(kind, archives, root)
     fetch(archives, root, mirror=mirror, keep=keep)
     found = locate(name, root).folder
     if found:
         kind.finish(found)
-    still = _lacking(kind, name, root, wanted)
+    still = _lacking(kind, found, wanted)
     for part in wanted:
         state = "not complete" if part in still else "complete"
         typer.echo(f"{name} {part}: {state}, in {found or root}")
     if still:
-        from skipbench.errors import DataError
-
         raise DataError(
             f"the archives of {name} did not hold what was expected; see `skipbench data verify`"
         )
 
 
-def needed(kind: "Source", splits: list[str]) -> "list[Archive]":
-    """The archives that these splits are in."""
-    return [a for a in kind.archives if not a.splits or set(a.splits) & set(splits)]
-
-
-def _lacking(kind: "Source", name: str, root: Path, splits: list[str]) -> list[str]:
-    """The splits that are not complete below this root."""
-    from skipbench.datasets import locate
-
-    folder = locate(name, root).folder
-    if folder is None:
-        return splits
-    lists = {split: kind.listing(folder, split, None) for split in splits}
-    return [s for s in splits if len(lists[s]) != kind.splits[s].images or lists[s].without_label]
+def _lacking(kind: "Source", folder: Path | None, splits: list[str]) -> list[str]:
+    return [s for s in splits if folder is None or not kind.is_complete(folder, s)]
 
 
 def _say_what_comes(kind: "Source", archives: "list[Archive]", root: Path) -> None:

@@ -11,6 +11,7 @@ from skipbench.cli import options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from skipbench.datasets import Dataset
     from skipbench.images import ImageItem
 
 
@@ -104,7 +105,9 @@ def extract(
     check_layers(layers)
     parse_size(size)
     if bool(images) == bool(dataset):
-        raise UsageError("give images or folders, or a data set with --dataset")
+        raise UsageError("give either images or folders, or a data set with --dataset; not both")
+    if images and (split or data_root or train_images):
+        raise UsageError("--split, --data-root and --train-images go with --dataset")
     items: Sequence[ImageItem] | Dataset
     if dataset:
         items = open_dataset(
@@ -152,10 +155,16 @@ def extract(
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
     else:
+        whose = _whose(items) if isinstance(items, Dataset) else ""
         typer.echo(
-            f"{summary['images']} images, {', '.join(store.columns)}, {backbone.residual}: "
+            f"{whose}{summary['images']} images, {', '.join(store.columns)}, {backbone.residual}: "
             f"{size_text(float(summary['bytes']))} in {store.folder}"  # type: ignore[arg-type]
         )
+
+
+def _whose(dataset: "Dataset") -> str:
+    partial = f" (partial: {dataset.official:,} in all)" if dataset.official else " (partial)"
+    return f"{dataset.name} {dataset.split}{partial if dataset.partial else ''}: "
 
 
 def _batch_size(text: str) -> int | None:
@@ -163,6 +172,6 @@ def _batch_size(text: str) -> int | None:
 
     if text == "auto":
         return None
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"--batch-size {text!r}: give auto or a number from 1")
     return int(text)

@@ -103,7 +103,10 @@ DatasetOption = Annotated[
     ),
 ]
 SplitOption = Annotated[
-    str | None, typer.Option("--split", help="train, val, …", show_default=False)
+    str | None,
+    typer.Option(
+        "--split", help="train, val, …; default: val, or the only one.", show_default=False
+    ),
 ]
 Classes = Annotated[
     int | None,
@@ -172,7 +175,7 @@ def _expected_facts(expect: list[str] | None, heads: int | None) -> dict[str, An
         if fact not in known:
             near = did_you_mean(fact, known)
             raise UsageError(f"--expect {pair}: give {', '.join(known)}, as in depth=12.{near}")
-        if fact != "sha256" and not value.isdigit():
+        if fact != "sha256" and not value.isdecimal():
             raise UsageError(f"--expect {pair}: a whole number belongs behind the =")
         facts[fact] = value if fact == "sha256" else int(value)
     return facts

@@ -6,6 +6,20 @@ from pathlib import Path
 from skipbench.datasets._types import Source
 from skipbench.errors import UsageError, did_you_mean
 
+# What people also say; for suggestions only.
+ALSO = {
+    "voc12": "voc",
+    "voc2012": "voc",
+    "pascal": "voc",
+    "voc2007": "voc07",
+    "ade": "ade20k",
+    "ade150": "ade20k",
+    "coco-stuff": "cocostuff",
+    "coco_stuff": "cocostuff",
+    "stuff": "cocostuff",
+    "coco2017": "coco",
+}
+
 
 def names() -> tuple[str, ...]:
     files = Path(__file__).parent.glob("*.py")
@@ -18,7 +32,7 @@ def source(name: str) -> Source:
     if name == "folder":
         raise UsageError("which folder? Give folder:PATH")
     if stem not in names() or (":" in name and stem != "folder"):
-        near = did_you_mean(name, names())
+        near = did_you_mean(ALSO.get(name.lower(), name.lower()), names())
         raise UsageError(f"no data set {name!r}.{near} Known: {', '.join(names())}")
     found: Source = import_module(f"skipbench.datasets.{stem}").SOURCE
     return found

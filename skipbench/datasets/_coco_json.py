@@ -7,10 +7,12 @@ import json
 import logging
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from math import isfinite
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from skipbench.records import Archive
 
 log = logging.getLogger("skipbench")
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 CHUNK = 1 << 22  # characters read at once
 LONG_TO_READ = 50 * MB  # a larger file gets a progress line
 SPACE = re.compile(r"[ \t\r\n]*")
@@ -77,15 +79,18 @@ class LazyIndex:
     def __init__(self, path: Path, round_corners: bool = False) -> None:
         self.path = path
         self.round_corners = round_corners
+        self._lock = Lock()  # the first question may come from several threads at once
 
     def reader(self, file: str) -> Callable[[], Boxes]:
         return partial(self.boxes, file)
 
     def boxes(self, file: str) -> Boxes:
-        index = self._index
-        if file not in self._rows:
+        """file: its path as the JSON has it, or its name alone where only one image has that."""
+        with self._lock:
+            index, rows = self._index, self._rows
+        row = rows.get(file, rows.get(file.rpartition("/")[2], -1))
+        if row < 0:
             raise DataError(f"{self.path}: says nothing about {file}")
-        row = self._rows[file]
         mine = slice(index["starts"][row], index["starts"][row + 1])
         kept = ~index["crowd"][mine]
         x, y, width, height = index["xywh"][mine][kept].T
@@ -115,12 +120,19 @@ class LazyIndex:
 
     @cached_property
     def _rows(self) -> dict[str, int]:
-        return {name: row for row, name in enumerate(self._index["files"].tolist())}
+        files = self._index["files"].tolist()
+        bare = [file.rpartition("/")[2] for file in files]
+        times = Counter(bare)
+        unique = {name: row for row, name in enumerate(bare) if times[name] == 1}
+        return unique | {file: row for row, file in enumerate(files)}
 
 
 def open_index(path: Path) -> dict[str, np.ndarray]:
     """From the cache, if it is of this very file; else made, and kept there."""
-    stat = path.stat()
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
     about = f"{INDEX_VERSION} {path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
     key = hashlib.sha256(about.encode()).hexdigest()[:24]
     kept = cache_folder() / "indexes" / f"{key}.npz"
@@ -152,6 +164,7 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.files: list[str] = []
+        self.known: set[str] = set()
         self.sizes = array("q")
         self.row_of: dict[int, int] = {}
         self.names: dict[int, str] = {}
@@ -160,11 +173,14 @@ class _Gathered:
 
     def add(self, key: str, element: dict[str, Any]) -> None:
         if key == "images":
+            if element["id"] in self.row_of or element["file_name"] in self.known:
+                raise ValueError("this image is there twice")
             self.row_of[element["id"]] = len(self.files)
-            self.files.append(element["file_name"].rpartition("/")[2])
+            self.known.add(element["file_name"])
+            self.files.append(element["file_name"])
             self.sizes.extend((element.get("height") or 0, element.get("width") or 0))
         elif key == "categories":
-            self.names[element["id"]] = element["name"]
+            self.names[int(element["id"])] = str(element["name"])
         elif key == "annotations" and "bbox" in element:
             x, y, width, height = map(float, element["bbox"])
             if not (width >= 0 and height >= 0 and isfinite(x + y + width + height)):
@@ -172,7 +188,7 @@ class _Gathered:
             self.owners.append(element["image_id"])
             self.xywh.extend((x, y, width, height))
             self.categories.append(element.get("category_id", -1))
-            self.crowds.append(bool(element.get("iscrowd", 0)))
+            self.crowds.append({0: 0, 1: 1}[element.get("iscrowd", 0)])
 
 
 def make_index(path: Path) -> dict[str, np.ndarray]:
@@ -218,7 +234,11 @@ def elements(path: Path, reach: Reach = lambda done: None) -> Iterator[tuple[str
 
     Only a few megabytes of the file are in memory at a time.
     """
-    with path.open(encoding="utf-8") as file:
+    try:
+        file = path.open(encoding="utf-8-sig")
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    with file:
         text = _Text(path, file, reach)
         text.expect("{")
         for key in text.values("}"):
@@ -253,6 +273,8 @@ class _Text:
             except json.JSONDecodeError as error:
                 if not self._more(size):
                     raise self._wrong(error.msg, error.pos) from None
+            except (ValueError, RecursionError) as error:  # too many digits, too deep
+                raise self._wrong(str(error), self.at) from None
             size *= 2
 
     def values(self, end: str) -> Iterator[Any]:

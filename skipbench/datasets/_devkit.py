@@ -3,10 +3,11 @@
 Boxes in its XML count pixels from 1 and include both ends: [xmin − 1, xmax) is the same, half-open.
 """
 
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -30,6 +31,8 @@ class Devkit(Source):
         self, year: int, splits: Mapping[str, Split], archives: tuple[Archive, ...]
     ) -> None:
         folder = f"VOC{year}"
+        example = "000032" if year == 2007 else "2007_000032"
+        self.year = year
         self.title = f"PASCAL VOC{year}"
         self.splits, self.archives = splits, archives
         self.places = tuple(
@@ -44,14 +47,17 @@ class Devkit(Source):
         )
         self.tree = (
             f"  DIR/VOCdevkit/{folder}/\n"
-            "    JPEGImages/            2007_000032.jpg …\n"
-            "    SegmentationClass/     2007_000032.png …\n"
-            "    Annotations/           2007_000032.xml …\n"
+            f"    JPEGImages/            {example}.jpg …\n"
+            f"    SegmentationClass/     {example}.png …\n"
+            f"    Annotations/           {example}.xml …\n"
             "    ImageSets/Segmentation/train.txt, val.txt\n"
             "    ImageSets/Main/trainval.txt"
         )
 
     def is_at(self, folder: Path) -> bool:
+        named = re.search(r"VOC(20\d\d)", folder.resolve().name)
+        if named and int(named[1]) != self.year:
+            return False  # all years look alike
         return (folder / "JPEGImages").is_dir() and (folder / "ImageSets").is_dir()
 
     def labels(self, folder: Path, classes: int | None = None) -> Labels:
@@ -80,9 +86,11 @@ class Devkit(Source):
         if split != "train_aug" and not file.exists():
             return Listing([], make, why_empty=f"its list is missing: {file}")
         listed = train_aug() if split == "train_aug" else read_list(file)
-        first_words = [line.split()[0] for line in listed]  # some lists have a flag behind
-        names, absent = there(first_words, stems(images, ".jpg"))
-        return Listing(names, make, absent, frozenset(names) - labelled)
+        # Some lists have a flag behind the name, some people's have the file's name.
+        bare = [PurePosixPath(line.split()[0]).stem for line in listed]
+        names, absent = there(bare, stems(images, ".jpg"))
+        why = f"none of the images that {file} lists is there"
+        return Listing(names, make, absent, frozenset(names) - labelled, why)
 
 
 def train_aug() -> list[str]:
@@ -104,6 +112,10 @@ def read_xml(path: Path) -> Boxes:
     except ET.ParseError as error:
         line, column = error.position
         raise DataError(f"{path}: not XML at line {line}, column {column} ({error})") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, LookupError) as error:  # an encoding that expat does not know
+        raise DataError(f"{path}: not XML that can be read ({error})") from None
     objects = root.findall("object")
     boxes = np.array([_corners(o, path) for o in objects], np.float64).reshape(-1, 4)
     return Boxes(

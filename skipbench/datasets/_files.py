@@ -29,12 +29,19 @@ def first_folder(root: Path, *candidates: str) -> Path:
     return root / candidates[0]
 
 
+def read_text(path: Path) -> str:
+    """UTF-8, whatever the machine's own encoding is."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not UTF-8 text") from None
+
+
 def read_list(path: Path) -> list[str]:
     """The lines that are not empty; a name given twice counts once."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a readable list of images ({error})") from None
+    lines = read_text(path).splitlines()
     return list(dict.fromkeys(line.strip() for line in lines if line.strip()))
 
 
@@ -44,7 +51,7 @@ def there(names: Sequence[str], found: Collection[str]) -> tuple[list[str], list
 
 
 def fact_lines(name: str) -> list[str]:
-    lines = (FACTS / name).read_text().splitlines()
+    lines = read_text(FACTS / name).splitlines()
     return [line for line in lines if not line.startswith("#")]
 
 

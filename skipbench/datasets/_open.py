@@ -12,6 +12,7 @@ from skipbench.datasets._catalogue import source
 from skipbench.datasets._types import Dataset, Item, Items, Listing, Split
 from skipbench.engine.parallel import in_parallel
 from skipbench.errors import DataError, UsageError, did_you_mean, some_of
+from skipbench.files import user_path
 from skipbench.images import ImageItem, read_mask
 
 log = logging.getLogger("skipbench")
@@ -29,16 +30,24 @@ class Found:
         """One line for each root."""
         below = f"/{{{', '.join(self.places)}}} and itself" if self.places else ""
         return [
-            f"{root}{below}" if root.is_dir() else f"{root} (no such folder)" for root in self.roots
+            f"{root}{below}" if _is_folder(root) else f"{root} (no such folder)"
+            for root in self.roots
         ]
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # not ours to look at, or no name that a file can have
+        return False
 
 
 def data_roots(given: str | Path | None = None) -> tuple[Path, ...]:
     """`--data-root`, else SKIPBENCH_DATA (several, separated as in PATH), else the usual places."""
     if given is not None:
-        return (Path(given).expanduser(),)
+        return (user_path(given),)
     if listed := os.environ.get("SKIPBENCH_DATA"):
-        return tuple(Path(part).expanduser() for part in listed.split(os.pathsep) if part)
+        return tuple(user_path(part) for part in listed.split(os.pathsep) if part)
     return Path("data"), Path.home() / "datasets"
 
 
@@ -48,11 +57,11 @@ def locate(name: str, root: str | Path | None = None) -> Found:
     if not kind.on_disk:
         return Found(Path(), (), ())
     if name.startswith("folder:"):
-        roots: tuple[Path, ...] = (Path(name.removeprefix("folder:")).expanduser(),)
+        roots: tuple[Path, ...] = (user_path(name.removeprefix("folder:")),)
     else:
         roots = data_roots(root)
     for folder in [r / place for r in roots for place in (*kind.places, ".")]:
-        with suppress(PermissionError):  # a folder that is not ours is not where it is
+        with suppress(OSError):  # not ours to read, or no name that a file can have
             if folder.is_dir() and kind.is_at(folder):
                 return Found(folder, roots, kind.places)
     return Found(None, roots, kind.places)
@@ -78,6 +87,9 @@ def open_dataset(
     """
     kind = source(name)
     kind.check_classes(classes)
+    for option, number in (("--limit", limit), ("--train-images", train_images)):
+        if number is not None and number < 1:
+            raise UsageError(f"{option} {number}: give a number from 1")
     folder = find_folder(name, root)
     splits = kind.splits_at(folder)
     split = find_split(name, splits, split)
@@ -107,15 +119,19 @@ def open_dataset(
 
 def find_folder(name: str, root: str | Path | None = None) -> Path:
     """Where it lies; an error that says how it should look, where it is not found."""
-    found = locate(name, root)
+    kind, found = source(name), locate(name, root)
     if found.folder is not None:
         return found.folder
-    kind = source(name)
+    if name.startswith("folder:"):
+        what = "has no images/ in it" if _is_folder(found.roots[0]) else "is no folder"
+        raise DataError(f"{found.roots[0]} {what}. It should look like this:\n{kind.tree}")
+    near = [r / p for r in found.roots for p in kind.places if _is_folder(r / p)]
+    almost = f"\n{near[0]} is there, but is not as it should be." if near else ""
     fetch = f", or fetch it: skipbench data download {name}" if kind.archives else ""
     raise DataError(
         f"{kind.title} ({name}) was not found. Looked for it in\n"
         + "\n".join(f"  {place}" for place in found.looked_in())
-        + f"\nIt should look like this:\n{kind.tree}\n"
+        + f"{almost}\nIt should look like this:\n{kind.tree}\n"
         f"Say where with --data-root DIR or SKIPBENCH_DATA{fetch}."
     )
 
@@ -125,7 +141,7 @@ def find_split(name: str, splits: Iterable[str], asked: str | None) -> str:
     if asked is None:
         return "val" if "val" in known else known[0]
     if asked not in known:
-        near = did_you_mean(asked, known)
+        near = did_you_mean({"validation": "val", "training": "train"}.get(asked, asked), known)
         raise UsageError(f"{name} has no split {asked!r}.{near} Known: {', '.join(known)}")
     return asked
 
@@ -159,9 +175,11 @@ def _check_labels(dataset: Dataset, listing: Listing) -> None:
         item = listing.make(lacking[0])
         what = "mask" if dataset.kind == "masks" else "annotation"
         where = f" ({item.mask_path})" if item.mask_path else ""
+        fetch = f"skipbench data download {dataset.name} --split {dataset.split}"
+        advice = f"\nFetch what is missing: {fetch}" if source(dataset.name).archives else ""
         raise DataError(
             f"{dataset.name} {dataset.split}: {len(lacking):,} images have no {what}; "
-            f"the first: {item.path}{where}"
+            f"the first: {item.path}{where}{advice}"
         )
 
 
@@ -170,7 +188,12 @@ def without_bad(dataset: Dataset, most: int) -> Dataset:
     kept = decodable(dataset, most, f"{dataset.name} {dataset.split}")
     names = [item.name for item in kept]
     bad = sorted(set(dataset.names) - set(names))
-    return replace(dataset, items=dataset.items.only(names), bad=tuple(bad))
+    return replace(
+        dataset,
+        items=dataset.items.only(names),
+        bad=tuple(bad),
+        partial=dataset.partial or bool(bad),
+    )
 
 
 def decodable(items: Sequence[AnItem], most: int, whose: str) -> list[AnItem]:

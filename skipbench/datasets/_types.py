@@ -2,12 +2,13 @@
 half-open; both on the picture as shown (EXIF applied). Everything is read when it is asked for."""
 
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, overload
 
 import numpy as np
 
@@ -67,6 +68,9 @@ class Boxes:
     crowds: int = 0  # boxes around crowds, which are left out
     drawn_on_hw: tuple[int, int] | None = None  # size of the picture, if the annotation says
 
+    def content(self) -> bytes:
+        return self.xyxy.tobytes() + self.hard.tobytes() + "\0".join(self.classes).encode()
+
     def without_hard(self) -> "Boxes":
         keep = ~self.hard
         classes = tuple(c for c, kept in zip(self.classes, keep, strict=True) if kept)
@@ -93,7 +97,9 @@ class Item(ImageItem):
         stored_hw, orientation = read_header(self.path)
         if orientation == 1 or boxes.drawn_on_hw not in (None, stored_hw):
             return boxes  # nothing to turn, or drawn on the picture as shown
-        return replace(boxes, xyxy=turn_boxes(boxes.xyxy, stored_hw, orientation))
+        turned = turn_boxes(boxes.xyxy, stored_hw, orientation)
+        shown_hw = stored_hw[::-1] if orientation >= 5 else stored_hw
+        return replace(boxes, xyxy=turned, drawn_on_hw=boxes.drawn_on_hw and shown_hw)
 
     def content(self, of: Kind) -> bytes:
         """What a fingerprint covers: the image's length, the labels to the last bit."""
@@ -102,7 +108,7 @@ class Item(ImageItem):
             mask = self.mask_path.read_bytes() if of == "masks" and self.mask_path else b""
         except OSError as error:
             raise DataError(f"is gone: {error.filename}") from None
-        boxes = self.read_boxes().xyxy.tobytes() if of == "boxes" and self.read_boxes else b""
+        boxes = self.read_boxes().content() if of == "boxes" and self.read_boxes else b""
         return f"{length}\0".encode() + hashlib.sha256(mask + boxes).digest()
 
 
@@ -143,7 +149,13 @@ class Items(Sequence[Item]):
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, index: int) -> Item:  # type: ignore[override]
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        if isinstance(index, slice):
+            return [self._make(name) for name in self.names[index]]
         return self._make(self.names[index])
 
     def __iter__(self) -> Iterator[Item]:
@@ -160,8 +172,8 @@ class Dataset(Sequence[Item]):
     name: str
     split: str
     folder: Path | None  # None: it is drawn, not read
-    items: Items
-    labels: Labels | None
+    items: Items = field(repr=False)
+    labels: Labels | None = field(repr=False)
     kind: Kind  # what the split is for
     official: int | None  # images the full split has
     partial: bool = False  # not the whole official split, nor a sample that the protocol asks for
@@ -172,7 +184,11 @@ class Dataset(Sequence[Item]):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, index: int) -> Item:  # type: ignore[override]
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
         return self.items[index]
 
     @property
@@ -190,23 +206,24 @@ class Dataset(Sequence[Item]):
             return self
 
         def lot(name: str) -> bytes:
-            return hashlib.sha256(f"{seed}:{name}".encode()).digest()
+            return hashlib.sha256(os.fsencode(f"{seed}:{name}")).digest()
 
         drawn = set(sorted(self.names, key=lot)[:count])
         names = [name for name in self.names if name in drawn]
         return replace(self, items=self.items.only(names), sample=(count, seed))
 
     def fingerprint(self) -> str:
-        """Names the exact list of files and labels, the same on every machine.
+        """Names the exact list of files and labels, wherever these files lie.
 
-        Of images the name and length count, of masks every byte, of boxes every number, and what
-        the numbers in the masks mean.
+        Of images the name and length count, of masks every byte of the file, of boxes every number
+        and name, and what the numbers in the masks mean.
         """
-        digest = hashlib.sha256(f"{self.name}\0{self.split}\0{self.kind}\n".encode())
+        what = self.name.partition(":")[0]  # a folder may be renamed
+        digest = hashlib.sha256(f"{what}\0{self.split}\0{self.kind}\n".encode())
         if self.labels:
             digest.update(repr((self.labels.classes, sorted(self.labels.table.items()))).encode())
         for item in self.items:
-            digest.update(item.name.encode() + b"\0" + item.content(self.kind))
+            digest.update(os.fsencode(item.name) + b"\0" + item.content(self.kind))
         return digest.hexdigest()
 
     def facts(self) -> DatasetFacts:
@@ -252,6 +269,16 @@ class Source(ABC):
     def splits_at(self, folder: Path) -> Mapping[str, Split]:
         """The official ones, for most."""
         return self.splits
+
+    def is_complete(self, folder: Path, split: str) -> bool:
+        """Every image of the official split is there, with its label."""
+        listing = self.listing(folder, split, None)
+        wanted = self.splits[split].images or 0
+        return len(listing) >= wanted and not listing.without_label
+
+    def archives_for(self, folder: Path | None, splits: Sequence[str]) -> list[Archive]:
+        """Those that hold these splits. folder: where some of the data set is already, if any."""
+        return [a for a in self.archives if not a.splits or set(a.splits) & set(splits)]
 
     def check_classes(self, classes: int | None) -> None:
         if classes is not None and classes not in self.class_sets:

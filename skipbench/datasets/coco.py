@@ -40,6 +40,10 @@ class Coco(Source):
 
         return Listing(sorted(stems(images, ".jpg")), make)
 
+    def is_complete(self, folder: Path, split: str) -> bool:
+        json = folder / "annotations" / f"instances_{split}2017.json"
+        return super().is_complete(folder, split) and json.exists()
+
     def _images(self, folder: Path, split: str) -> Path:
         return first_folder(folder, f"{split}2017", f"images/{split}2017")
 

@@ -1,17 +1,19 @@
 """What a user has at hand, as `folder:PATH`: images with masks and/or boxes, in splits or in one.
 
     PATH/
-      images/[train/]a.jpg …   the sub-folders of images/ are the splits,
-      masks/[train/]a.png …    or PATH/train.txt lists the names of one, or all is one split: "all"
+      images/[train/]a.jpg …   where every image lies in a sub-folder, these are the splits;
+      masks/[train/]a.png …    else PATH/train.txt may list one; else all is one split: "all"
       classes.txt              line by line: the class of value 0, 1, 2 …; or value<TAB>name
       boxes.csv                image,xmin,ymin,xmax,ymax[,class] with half-open pixels,
       *.json                   or a COCO annotation file (also in annotations/)
 
 In `classes.txt`, value<TAB>name is for values with gaps; the name `ignore` marks values that do
-not count (255 never does).
+not count (255 never does). Boxes of an image that EXIF turns are on the pixels as stored, unless
+the COCO file gives the size of the turned picture.
 """
 
 import csv
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -19,10 +21,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from skipbench.datasets._coco_json import LazyIndex
-from skipbench.datasets._files import palette, read_list, there
+from skipbench.datasets._files import palette, read_list, read_text, there
 from skipbench.datasets._types import Boxes, Item, Kind, Labels, Listing, Source, Split
 from skipbench.errors import DataError, UsageError
-from skipbench.images import SUFFIXES
+from skipbench.images import IGNORED, SUFFIXES, walk_images
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
@@ -45,78 +47,93 @@ class Folder(Source):
         return (folder / "images").is_dir()
 
     def splits_at(self, folder: Path) -> Mapping[str, Split]:
-        images = folder / "images"
-        names = sorted(p.name for p in images.iterdir() if p.is_dir() and p.name[0] != ".")
-        names = names or sorted(p.stem for p in folder.glob("*.txt") if p.name != "classes.txt")
         kind: Kind = "images"
         if (folder / "masks").is_dir():
             kind = "masks"
         elif (folder / "boxes.csv").exists() or _jsons(folder):
             kind = "boxes"
-        return {name: Split(None, kind) for name in names or ["all"]}
+        files = _by_stem(folder / "images")
+        names = _sub_folders(files) or _lists(folder, files) or ["all"]
+        return {name: Split(None, kind) for name in names}
 
     def labels(self, folder: Path, classes: int | None = None) -> Labels | None:
         return read_classes(folder / "classes.txt") if (folder / "masks").is_dir() else None
 
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
-        files = self._files(folder / "images", split)
-        masks = _stems(folder / "masks")
+        files = _by_stem(folder / "images")
+        masks = _by_stem(folder / "masks") if labels else {}
         wanted = sorted(files)
-        if split != "all" and not (folder / "images" / split).is_dir():
+        if split in _sub_folders(files):
+            wanted = [name for name in wanted if name.startswith(f"{split}/")]
+        elif split != "all":
             wanted = [_stem(name) for name in read_list(folder / f"{split}.txt")]
         listed, absent = there(wanted, files)
-        boxes = _box_reader(folder, split)
+        boxes = _box_reader(folder, split, files)
 
         def make(name: str) -> Item:
-            path = files[name]
+            mask = folder / "masks" / masks.get(name, f"{name}.png")
             return Item(
                 name,
-                path,
-                mask_path=masks.get(name, folder / "masks" / f"{name}.png") if labels else None,
+                folder / "images" / files[name],
+                mask_path=mask if labels else None,
                 labels=labels,
-                read_boxes=partial(boxes, path) if boxes else None,
+                read_boxes=partial(boxes, files[name]) if boxes else None,
             )
 
         lacking = frozenset(listed) - masks.keys() if labels else frozenset()
         return Listing(listed, make, absent, lacking)
 
-    def _files(self, images: Path, split: str) -> dict[str, Path]:
-        """By name: the path below images/ without its ending, so that masks have the same."""
-        files = _stems(images)
-        in_folder = {n: p for n, p in files.items() if n.startswith(f"{split}/")}
-        return in_folder if (images / split).is_dir() else files
-
 
 def _stem(name: str) -> str:
+    """ "./train/a.jpg" → "train/a"."""
     path = PurePosixPath(name)
     return (path.with_suffix("") if path.suffix.lower() in SUFFIXES else path).as_posix()
 
 
-def _stems(folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in SUFFIXES and path.name[0] != ".":
-            name = path.relative_to(folder).with_suffix("").as_posix()
-            if name in found:
-                raise DataError(f"two files have one name: {found[name]} and {path.name}")
-            found[name] = path
+def _by_stem(folder: Path) -> dict[str, str]:
+    """The image files below a folder, by their paths from there without the endings."""
+    if not folder.is_dir():
+        return {}
+    found: dict[str, str] = {}
+    for file in walk_images(folder):
+        stem = file.rpartition(".")[0]
+        if stem in found:
+            raise DataError(f"{folder}: two files have one name, {found[stem]} and {file}")
+        found[stem] = file
     return found
 
 
+def _sub_folders(files: Mapping[str, str]) -> list[str]:
+    """The splits, where every image lies in a sub-folder."""
+    if not all("/" in name for name in files):
+        return []
+    return sorted({name.partition("/")[0] for name in files})
+
+
+def _lists(folder: Path, files: Mapping[str, str]) -> list[str]:
+    """The .txt files that list images, and not something else."""
+    texts = [p for p in sorted(folder.glob("*.txt")) if p.name != "classes.txt"]
+    return [p.stem for p in texts if any(_stem(line) in files for line in read_list(p))]
+
+
 def read_classes(path: Path) -> Labels:
-    try:
-        lines = [line.rstrip() for line in path.read_text().splitlines() if line.strip()]
-    except FileNotFoundError:
+    if not path.exists():
         raise DataError(
             f"{path} is missing: with masks there must be a list of classes, one a line"
-        ) from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: not UTF-8 text") from None
+        )
     values: dict[int, str] = {}
+    lines = read_text(path).rstrip("\r\n ").splitlines()
+    if lines and all(re.match(r"\s*\d+[ ,:;]", line) for line in lines):
+        raise DataError(f"{path}: {lines[0]!r}: a TAB belongs between a value and its class")
     for number, line in enumerate(lines):
-        value, _, name = line.partition("\t") if "\t" in line else (str(number), "", line)
-        if not value.strip().isdecimal() or int(value) > 255 or int(value) in values:
-            raise DataError(f"{path}: line {number + 1}, {line!r}: give value<TAB>name, 0 to 255")
+        value, tab, name = line.partition("\t")
+        if not tab:
+            value, name = str(number), line
+        if not (value.strip().isdecimal() and name.strip() and _is_new(int(value), name, values)):
+            raise DataError(
+                f"{path}: line {number + 1}, {line!r}: give a class, or value<TAB>class with a "
+                "value from 0 to 254 (255 is always ignored)"
+            )
         values[int(value)] = name.strip()
     named = {value: name for value, name in values.items() if name.lower() != "ignore"}
     if not named:
@@ -125,24 +142,26 @@ def read_classes(path: Path) -> Labels:
         classes=tuple(named.values()),
         colours=palette(len(named)),
         table={value: number for number, value in enumerate(named)},
-        ignored=frozenset({255, *(values.keys() - named.keys())}) - named.keys(),
+        ignored=frozenset({IGNORED, *(values.keys() - named.keys())}),
     )
+
+
+def _is_new(value: int, name: str, values: Mapping[int, str]) -> bool:
+    most = IGNORED if name.strip().lower() == "ignore" else IGNORED - 1
+    return value <= most and value not in values
 
 
 def _jsons(folder: Path) -> list[Path]:
     return sorted([*folder.glob("*.json"), *(folder / "annotations").glob("*.json")])
 
 
-def _box_reader(folder: Path, split: str) -> Callable[[Path], Boxes] | None:
-    table = folder / "boxes.csv"
-    if table.exists():
-        boxes = read_boxes_csv(table)
-
-        def from_table(path: Path) -> Boxes:
-            below = path.relative_to(folder / "images").as_posix()
-            return boxes.get(below) or boxes.get(path.name) or _no_boxes()
-
-        return from_table
+def _box_reader(
+    folder: Path, split: str, files: Mapping[str, str]
+) -> Callable[[str], Boxes] | None:
+    """The boxes of an image by its path below images/."""
+    if (folder / "boxes.csv").exists():
+        boxes = _matched(folder / "boxes.csv", files)
+        return lambda file: boxes.get(file) or _no_boxes()
     jsons = _jsons(folder)
     chosen = [p for p in jsons if p.stem.endswith(split)] if len(jsons) > 1 else jsons
     if len(jsons) > 1 and len(chosen) != 1:
@@ -150,10 +169,27 @@ def _box_reader(folder: Path, split: str) -> Callable[[Path], Boxes] | None:
             f"{folder}: which of {', '.join(p.name for p in jsons)} belongs to {split}? "
             f"Name it …{split}.json"
         )
-    if not chosen:
-        return None
-    index = LazyIndex(chosen[0])
-    return lambda path: index.boxes(path.name)
+    return LazyIndex(chosen[0]).boxes if chosen else None
+
+
+def _matched(table: Path, files: Mapping[str, str]) -> dict[str, Boxes]:
+    """By the path below images/. A row names that path or, where it is the only one, the file's
+    name, with or without the ending; a row for an image that is not there is an error."""
+    names: dict[str, list[str]] = {}
+    for stem, file in files.items():
+        names.setdefault(stem, []).append(file)
+        if "/" in stem:
+            names.setdefault(stem.rpartition("/")[2], []).append(file)
+    found: dict[str, Boxes] = {}
+    for image, boxes in read_boxes_csv(table).items():
+        places = names.get(_stem(image), [])
+        if len(places) != 1:
+            what = f"{len(places)} images have this name" if places else "there is no such image"
+            raise DataError(f"{table}: {image!r}: {what} in images/")
+        if places[0] in found:
+            raise DataError(f"{table}: {places[0]} has more than one name, {image!r} among them")
+        found[places[0]] = boxes
+    return found
 
 
 def read_boxes_csv(path: Path) -> dict[str, Boxes]:
@@ -177,16 +213,18 @@ def read_boxes_csv(path: Path) -> dict[str, Boxes]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        try:
-            rows = csv.DictReader(file)
-            missing = {"image", *CORNERS} - set(rows.fieldnames or ())
-            if missing:
-                raise DataError(f"{path}: its first line lacks {', '.join(sorted(missing))}")
-            for row in rows:
-                yield rows.line_num, row
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: not a readable table ({error})") from None
+    rows = csv.DictReader(read_text(path).splitlines())
+    try:
+        missing = {"image", *CORNERS} - set(rows.fieldnames or ())
+        if missing:
+            raise DataError(
+                f"{path}: its first line must be image,{','.join(CORNERS)}[,class], "
+                f"and lacks {', '.join(sorted(missing))}"
+            )
+        for row in rows:
+            yield rows.line_num, row
+    except csv.Error as error:
+        raise DataError(f"{path}: line {rows.line_num}: not a readable table ({error})") from None
 
 
 def _no_boxes() -> Boxes:

@@ -1,5 +1,6 @@
 """PASCAL VOC2012, with the larger training set that SBD's masks make of it (`train_aug`)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from skipbench.datasets._devkit import Devkit, train_aug
@@ -8,6 +9,16 @@ from skipbench.records import Archive
 
 
 class Voc2012(Devkit):
+    def archives_for(self, folder: Path | None, splits: Sequence[str]) -> list[Archive]:
+        """Of SBD only the masks are used: VOC's own archive has the images, if they are lacking."""
+        wanted = super().archives_for(folder, splits)
+        if folder and list(splits) == ["train_aug"] and not self._absent(folder):
+            return wanted[1:]
+        return wanted
+
+    def _absent(self, folder: Path) -> Sequence[str]:
+        return self.listing(folder, "train_aug", None).absent
+
     def finish(self, folder: Path) -> None:
         """SBD comes as MATLAB files: write its masks as PNG, VOC's own where there are both."""
         sbd = folder.parent.parent / "benchmark_RELEASE" / "dataset" / "cls"

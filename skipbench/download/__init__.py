@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from skipbench.download.fetch import announced_bytes, put_aside
+from skipbench.download.fetch import address, announced_bytes, put_aside
 from skipbench.download.fetch import fetch as fetch_archive
 from skipbench.download.unpack import scratch
 from skipbench.download.unpack import unpack as unpack_archive
@@ -32,6 +32,8 @@ def download(
 ) -> None:
     """Fetch and unpack those that were not before. `mirror`: a URL or a folder with the files."""
     folder = root / ".downloads"
+    for archive in archives:
+        address(archive, mirror)  # a mirror that is none is said before anything is made
     ensure_writable(root)
     ensure_writable(folder)
     with FileLock(folder / "lock") as lock:
@@ -61,7 +63,8 @@ def _get_one(archive: Archive, root: Path, mirror: str | None, keep: bool) -> No
 
 def _is_done(archive: Archive, root: Path) -> bool:
     receipt = read_json(_receipt(archive, root)) or {}
-    if (receipt.get("identity"), receipt.get("into")) != (_identity(archive), archive.into):
+    known = (receipt.get("identity"), receipt.get("into")) == (_identity(archive), archive.into)
+    if not known or not isinstance(receipt.get("some"), list):
         return False
     gone = [name for name in receipt["some"] if not (root / archive.into / name).exists()]
     if gone:

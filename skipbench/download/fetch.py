@@ -24,7 +24,7 @@ from skipbench.records import Archive
 log = logging.getLogger("skipbench")
 
 WAITS = (1.0, 2.0, 4.0)  # seconds before another try, as long as nothing more arrives
-TIMEOUT = (15.0, 60.0)  # seconds to connect, and without a byte
+TIMEOUT = (15.0, 30.0)  # seconds to connect, and without a byte
 CHUNK = 1 << 16
 AGAIN = (408, 429, 500, 502, 503, 504)  # HTTP answers that may be another the next time
 PLAIN = {"Accept-Encoding": "identity"}
@@ -39,7 +39,7 @@ def fetch(archive: Archive, folder: Path, mirror: str | None = None) -> Path:
         leftover.unlink()
     if archive.checksum is None:
         log.warning("%s: no checksum is published; only its length is checked", archive.file)
-    transfer = _Transfer(archive, folder, _address(archive, mirror))
+    transfer = _Transfer(archive, folder, address(archive, mirror))
     try:
         pooch.retrieve(
             transfer.url, archive.checksum, archive.file, folder, downloader=transfer.bring
@@ -61,7 +61,7 @@ def announced_bytes(archive: Archive, mirror: str | None) -> int:
     """The archive's size as the server tells it; 0 if it does not."""
     import requests
 
-    url = _address(archive, mirror)
+    url = address(archive, mirror)
     if url.startswith("file:"):
         return _size(_local(url))
     try:
@@ -71,10 +71,10 @@ def announced_bytes(archive: Archive, mirror: str | None) -> int:
     return _total(head, 0) if head.ok else 0
 
 
-def _address(archive: Archive, mirror: str | None) -> str:
+def address(archive: Archive, mirror: str | None) -> str:
     if mirror is None:
         return archive.url
-    if Path(mirror).is_dir():
+    if _is_folder(mirror):
         mirror = Path(mirror).resolve().as_uri()
     if not mirror.startswith(("http://", "https://", "file://")):
         raise UsageError(f"--mirror {mirror} is neither a URL (https://…) nor a folder.")
@@ -205,10 +205,12 @@ class _Transfer:
 
         kind, _, expected = str(self.archive.checksum).partition(":")
         found = pooch.file_hash(str(self.partial), alg=kind)
+        came, due = _size(self.partial), self.archive.bytes
+        sizes = f" ({size_text(came)} instead of {size_text(due)})" if due not in (0, came) else ""
         aside = put_aside(self.partial)
         self.forget()
         return DataError(
-            f"{self.url} is not the published file: its {kind} is {found}, "
+            f"{self.url} is not the published file{sizes}: its {kind} is {found}, "
             f"it should be {expected}.\nIt is kept as {aside} and not used.\n"
             "Run the command again, or take another source with --mirror URL."
         )
@@ -250,6 +252,13 @@ def _version(response: Any) -> str | None:
     tag = response.headers.get("ETag", "W/")
     # A weak tag stands for files that mean the same, not for files of the same bytes.
     return response.headers.get("Last-Modified") if tag.startswith("W/") else tag
+
+
+def _is_folder(text: str) -> bool:
+    try:
+        return Path(text).is_dir()
+    except OSError:  # longer than a file's name can be
+        return False
 
 
 def _local(url: str) -> Path:
