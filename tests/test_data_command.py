@@ -198,6 +198,14 @@ def test_boxes_are_looked_at(tmp_path):
     assert "boxes around crowds, which are left out: 1" in report.notes
 
 
+def test_clearing_the_cache_clears_the_indexes(tmp_path, cli):
+    trees.coco20k(tmp_path)
+    verify("coco20k", root=tmp_path)
+    assert list((tmp_path / "cache").rglob("*.npz"))
+    assert cli("cache", "clear", "--yes").exit_code == 0
+    assert not list((tmp_path / "cache").rglob("*.npz"))
+
+
 def test_boxes_of_another_picture_size(tmp_path):
     folder = trees.coco20k(tmp_path)
     trees.photo(folder / "train2014" / "COCO_train2014_000000560992.jpg", (300, 440))

@@ -1,6 +1,7 @@
 """`skipbench cache list|clear`: stored features."""
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -90,6 +91,8 @@ def clear(
         raise UsageError(f"{len(chosen)} sets of features, {total}: give --yes to delete them")
     if chosen and not yes and not typer.confirm(f"Delete {len(chosen)} sets of features, {total}?"):
         raise typer.Exit(0)
+    if not key:
+        shutil.rmtree(cache_folder(cache) / "indexes", ignore_errors=True)  # of COCO files; small
     gone = [entry for entry in chosen if remove(entry)]
     typer.echo(f"{size_text(sum(e.bytes for e in gone))} deleted, {len(gone)} of {len(chosen)}")
     if len(gone) < len(chosen):

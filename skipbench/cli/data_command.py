@@ -116,8 +116,8 @@ def verify(
 ) -> None:
     """Compare a data set with what it should be: counts, pairs, sizes, labels.
 
-    Without --full, 64 images of each split are decoded, evenly spread. Exit code 4 where something
-    is wrong.
+    Without --full, up to 64 images of each split are decoded, evenly spread. Exit code 4 where
+    something is wrong.
 
     folder:PATH is a data set of your own: PATH/images/ with PATH/masks/ (PNG whose values are the
     classes that PATH/classes.txt lists, one a line; 255 is ignored), and/or PATH/boxes.csv (image,
