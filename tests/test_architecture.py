@@ -19,6 +19,7 @@ ALLOWED = {
     "checkpoints": BASE,
     "engine": {"records", "errors"},
     "metrics": set(),
+    "evaluations": {"metrics", "records", "errors"},
     "pictures": {"images", "datasets", "records"},
     "datasets": BASE | {"images", "engine"},
     "verify": BASE | {"images", "engine", "datasets"},

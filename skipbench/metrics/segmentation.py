@@ -1,8 +1,10 @@
-"""Scores of a segmentation, all from one confusion matrix over the whole split.
+"""Scores of a segmentation, all from counts that are summed over the whole split.
 
 A mean over images is not mIoU: counts are summed first. A class with no pixel, neither in the masks
 nor in the predictions, has no IoU and is left out of the mean.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,15 +21,58 @@ def confusion(prediction: np.ndarray, truth: np.ndarray, classes: int) -> np.nda
     return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
 
-def iou_by_class(matrix: np.ndarray) -> np.ndarray:
-    """(classes,) float64 from 0 to 1; NaN for a class that occurs nowhere."""
-    both = np.diag(matrix)
-    either = matrix.sum(0) + matrix.sum(1) - both
-    return np.where(either > 0, both / np.maximum(either, 1), np.nan)
+def class_counts(prediction: np.ndarray, truth: np.ndarray, classes: int) -> np.ndarray:
+    """(3, classes) int64 of one image: pixels predicted rightly, predicted, and true."""
+    matrix = confusion(prediction, truth, classes)
+    return np.stack([np.diag(matrix), matrix.sum(0), matrix.sum(1)])
 
 
-def mean_iou_percent(matrix: np.ndarray) -> float:
-    """NaN only where no pixel counts at all."""
-    iou = iou_by_class(matrix)
+@dataclass(frozen=True)
+class Scores:
+    """All in percent but for the lists by class, which are from 0 to 1 with NaN for absent ones."""
+
+    miou: float
+    pixel_accuracy: float
+    mean_accuracy: float  # over the classes that occur in the masks
+    weighted_iou: float  # by how often a class occurs
+    iou: np.ndarray  # (classes,)
+    accuracy: np.ndarray  # (classes,)
+
+
+def scores(counts: np.ndarray) -> Scores:
+    """counts: (3, classes), summed over images."""
+    iou, true = _iou(counts), counts[2]
+    accuracy = _share(counts[0], true)
+    weights = true / max(true.sum(), 1)
+    return Scores(
+        miou=100 * _mean(iou),
+        pixel_accuracy=100 * float(_share(counts[0].sum(), true.sum())),
+        mean_accuracy=100 * _mean(accuracy),
+        weighted_iou=100 * float((weights * np.nan_to_num(iou)).sum()) if true.sum() else np.nan,
+        iou=iou,
+        accuracy=accuracy,
+    )
+
+
+def miou_percent(counts: np.ndarray) -> np.ndarray:
+    """(…, 3, classes) → (…): NaN only where no pixel counts at all."""
+    iou = _iou(counts)
     present = ~np.isnan(iou)
-    return float(100 * iou[present].mean()) if present.any() else float("nan")
+    total = np.where(present, iou, 0).sum(-1)
+    return 100 * _share(total, present.sum(-1))
+
+
+def _iou(counts: np.ndarray) -> np.ndarray:
+    """(…, 3, classes) → (…, classes)."""
+    right, predicted, true = counts[..., 0, :], counts[..., 1, :], counts[..., 2, :]
+    return _share(right, predicted + true - right)
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    whole = np.asarray(whole)
+    return np.where(whole > 0, part / np.maximum(whole, 1), np.nan)
+
+
+def _mean(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
