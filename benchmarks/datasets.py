@@ -13,7 +13,6 @@ The first two run in processes of their own, so that their peak memory is theirs
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from _measure import peak_bytes
 from PIL import Image
 from skimage import data
 
@@ -194,8 +194,7 @@ def main() -> None:
         work, path = options.work
         works = {"cocostuff": open_cocostuff, "json": open_json, "json.load": json_load}
         found = works[work](Path(path))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps(found | {"peak_bytes": peak}))
+        print(json.dumps(found | {"peak_bytes": peak_bytes()}))
         return
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)

@@ -16,7 +16,6 @@ Then peak memory of a fresh process that stores the features of few and of many 
 
 import argparse
 import dataclasses
-import resource
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from _measure import peak_bytes
 from PIL import Image
 from skimage import data
 from timm.models.vision_transformer import VisionTransformer
@@ -161,7 +161,7 @@ def memory(counts: list[int]) -> None:
                 [sys.executable, __file__, "--child", name, str(count)],
                 capture_output=True, text=True, check=True,
             )  # fmt: skip
-            peaks[count] = int(done.stdout.split()[-1]) / 1000
+            peaks[count] = int(done.stdout.split()[-1]) / 1e6
             print(f"{count:6,} images: peak memory {peaks[count]:.0f} MB")
     few, many = peaks[counts[0]], peaks[counts[-1]]
     print(f"growth from {counts[0]:,} to {counts[-1]:,} images: {many / few - 1:+.1%}")
@@ -174,7 +174,7 @@ def child(folder: str, count: int) -> None:
     with open_store(make_backbone(), items, spec, cache=Path(folder) / f"cache{count}") as store:
         for image in range(len(store)):
             store[image]["tokens_norm.11"].float().mean()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    print(peak_bytes())
 
 
 if __name__ == "__main__":
