@@ -76,7 +76,8 @@ def verify(
         except DataError as error:
             reports.append(SplitReport(part, 0, known[part].images, 0, (str(error),), (), ()))
             continue
-        optional = not listing.names or known[part].extra
+        begun = listing.names or listing.absent or listing.listed
+        optional = not begun or known[part].extra
         if listing.missing and optional and not split:
             absent[part] = listing.missing
         else:

@@ -116,7 +116,7 @@ def test_every_fault_is_found_and_named(voc07, tmp_path, cli):
         "image is missing: 000004",
         "000003.jpg: its mask is missing",
         "000005.png: the mask is 9×11",
-        "000006.png: 1320 pixels have the value 99",
+        "000006.png: 1,320 pixels have the value 99",
         "000007.png: not an image that can be read",
     ):
         assert fault in found
@@ -124,7 +124,7 @@ def test_every_fault_is_found_and_named(voc07, tmp_path, cli):
     assert "masks that are ignored altogether, and count for nothing: 1" in report.notes
     shown = cli("data", "verify", "voc07", "--split", "val", "--full", "--data-root", tmp_path)
     assert shown.exit_code == 4 and "000005.png" in shown.stdout
-    assert "4 damaged, 2 missing" in shown.stderr
+    assert "voc07: damaged: val; not complete: val" in shown.stderr
     answer = cli("data", "verify", "voc07", "--full", "--json", "--data-root", tmp_path)
     content = json.loads(answer.stdout)
     assert answer.exit_code == 4 and not content["sound"]
@@ -228,6 +228,20 @@ def test_masks_that_are_all_gone_are_damage(voc07, tmp_path):
     val = next(s for s in report.splits if s.split == "val")
     assert len(val.damaged) == 1 and "none of its images has a label" in val.damaged[0]
     assert "SegmentationClass" in val.damaged[0]
+
+
+def test_a_list_that_names_nothing_is_a_fault(voc07, tmp_path):
+    lists = voc07 / "ImageSets" / "Segmentation"
+    trees.write_lines(lists / "train.txt", [])
+    report = verify("voc07", root=tmp_path)
+    train = next(s for s in report.splits if s.split == "train")
+    assert "train.txt is empty" in train.missing[0]
+    folder = tmp_path / "mine"
+    trees.photo(folder / "images" / "a.png", (24, 40))
+    trees.write_lines(folder / "train.txt", ["a"])
+    trees.write_lines(folder / "val.txt", [])
+    report = verify(f"folder:{folder}")
+    assert not report.sound and "val.txt is empty" in report.splits[1].missing[0]
 
 
 def test_what_a_sample_lacks_is_not_called_absent(tmp_path):

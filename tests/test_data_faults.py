@@ -300,7 +300,7 @@ def test_xml_missing(voc, tmp_path):
         (lambda text: text.replace("12.6, 9.1]", "NaN, 9.1]"), "in annotations"),
         (lambda text: text.replace('"image_id": 560992', '"image_id": 1'), "image 1, which is not"),
         (lambda text: text.replace('"file_name"', '"name"'), "in images.*KeyError"),
-        (lambda text: json.dumps({"images": [1]}), "in images: 1"),
+        (lambda text: json.dumps({"images": [1]}), "in images .*: 1"),
         (lambda text: "[]", "expected '{'"),
         (lambda text: "", "expected '{'"),
         (lambda text: "{}", "no images in it"),

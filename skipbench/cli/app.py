@@ -119,4 +119,7 @@ for name in COMMANDS:
 
 def main() -> None:
     terminal.settle()
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:  # before a command has begun
+        sys.exit(INTERRUPTED)

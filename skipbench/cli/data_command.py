@@ -104,7 +104,10 @@ def _say_roots(data_root: str | None) -> None:
 
 def verify(
     name: Name,
-    split: options.SplitOption = None,
+    split: Annotated[
+        str | None,
+        typer.Option("--split", help="Only this one.", show_default="all that are there"),
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Decode every image and every mask, on all cores.")
     ] = False,
@@ -133,10 +136,12 @@ def verify(
     else:
         _show_report(report)
     if not report.sound:
-        damaged = sum(len(s.damaged) for s in report.splits)
-        missing = sum(len(s.missing) for s in report.splits)
-        found = f"{name}: {damaged:,} damaged, {missing:,} missing"
-        raise DataError(found if report.splits else f"{name}: nothing of it is there")
+        wrong = {
+            "damaged": [s.split for s in report.splits if s.damaged],
+            "not complete": [s.split for s in report.splits if s.missing],
+        }
+        found = "; ".join(f"{what}: {', '.join(which)}" for what, which in wrong.items() if which)
+        raise DataError(f"{name}: {found or 'nothing of it is there'}")
 
 
 def _show_report(report: "Report") -> None:

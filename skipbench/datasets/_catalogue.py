@@ -29,7 +29,7 @@ def names() -> tuple[str, ...]:
 def source(name: str) -> Source:
     """By name; `folder:PATH` is a folder."""
     stem = name.partition(":")[0]
-    if name == "folder":
+    if name in ("folder", "folder:"):
         raise UsageError("which folder? Give folder:PATH")
     if stem not in names() or (":" in name and stem != "folder"):
         near = did_you_mean(ALSO.get(name.lower(), name.lower()), names())

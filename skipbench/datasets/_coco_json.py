@@ -84,11 +84,11 @@ class LazyIndex:
     def reader(self, file: str) -> Callable[[], Boxes]:
         return partial(self.boxes, file)
 
-    def boxes(self, file: str) -> Boxes:
-        """file: its path as the JSON has it, or its name alone where only one image has that."""
+    def boxes(self, file: str, by_name: bool = True) -> Boxes:
+        """file: its path as the JSON has it; by_name: or the name alone, where that is clear."""
         with self._lock:
             index, rows = self._index, self._rows
-        row = rows.get(file, rows.get(file.rpartition("/")[2], -1))
+        row = rows.get(file, rows.get(file.rpartition("/")[2], -1) if by_name else -1)
         if row < 0:
             raise DataError(f"{self.path}: says nothing about {file}")
         mine = slice(index["starts"][row], index["starts"][row + 1])
@@ -201,8 +201,8 @@ def make_index(path: Path) -> dict[str, np.ndarray]:
                 gathered.add(key, element)
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 raise DataError(
-                    f"{path}: not as COCO writes it, in {key}: {json.dumps(element)[:120]}\n"
-                    f"({type(error).__name__}: {error})"
+                    f"{path}: not as COCO writes it, in {key} ({type(error).__name__}: {error}): "
+                    f"{json.dumps(element)[:120]}"
                 ) from None
     if not gathered.files:
         raise DataError(f"{path}: no images in it; is it a COCO annotation file?")

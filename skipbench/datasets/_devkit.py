@@ -89,8 +89,8 @@ class Devkit(Source):
         # Some lists have a flag behind the name, some people's have the file's name.
         bare = [PurePosixPath(line.split()[0]).stem for line in listed]
         names, absent = there(bare, stems(images, ".jpg"))
-        why = f"none of the images that {file} lists is there"
-        return Listing(names, make, absent, frozenset(names) - labelled, why)
+        why = f"none of the images that {file} lists is there" if listed else f"{file} is empty"
+        return Listing(names, make, absent, frozenset(names) - labelled, why, listed=True)
 
 
 def train_aug() -> list[str]:

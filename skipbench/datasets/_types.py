@@ -52,7 +52,7 @@ class Labels:
         strange = [v for v in np.unique(stored).tolist() if not self._knows(v)]
         count = int((stored == strange[0]).sum())
         raise DataError(
-            f"{path}: {count} pixels have the value {strange[0]}, "
+            f"{path}: {count:,} pixels have the value {strange[0]}, "
             f"which is neither one of the {len(self.classes)} classes nor ignored."
         )
 
@@ -130,6 +130,7 @@ class Listing:
     absent: Sequence[str] = ()  # listed, but the image is not there
     without_label: frozenset[str] = frozenset()  # the image is there, its mask (or XML) is not
     why_empty: str = "no image of it is there"  # said where there are no names
+    listed: bool = False  # a file lists what should be there
 
     @property
     def missing(self) -> str | None:

@@ -14,6 +14,7 @@ the COCO file gives the size of the turned picture.
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -81,7 +82,9 @@ class Folder(Source):
             )
 
         lacking = frozenset(listed) - masks.keys() if labels else frozenset()
-        return Listing(listed, make, absent, lacking)
+        by_list = (folder / f"{split}.txt").exists()
+        why = f"{folder / split}.txt is empty" if by_list and not wanted else "no image is there"
+        return Listing(listed, make, absent, lacking, why, by_list)
 
 
 def _stem(name: str) -> str:
@@ -113,7 +116,8 @@ def _sub_folders(files: Mapping[str, str]) -> list[str]:
 def _lists(folder: Path, files: Mapping[str, str]) -> list[str]:
     """The .txt files that list images, and not something else."""
     texts = [p for p in sorted(folder.glob("*.txt")) if p.name != "classes.txt"]
-    return [p.stem for p in texts if any(_stem(line) in files for line in read_list(p))]
+    lists = {p.stem: read_list(p) for p in texts}
+    return [n for n, lines in lists.items() if not lines or any(_stem(x) in files for x in lines)]
 
 
 def read_classes(path: Path) -> Labels:
@@ -169,7 +173,10 @@ def _box_reader(
             f"{folder}: which of {', '.join(p.name for p in jsons)} belongs to {split}? "
             f"Name it …{split}.json"
         )
-    return LazyIndex(chosen[0]).boxes if chosen else None
+    if not chosen:
+        return None
+    index, times = LazyIndex(chosen[0]), Counter(file.rpartition("/")[2] for file in files.values())
+    return lambda file: index.boxes(file, by_name=times[file.rpartition("/")[2]] == 1)
 
 
 def _matched(table: Path, files: Mapping[str, str]) -> dict[str, Boxes]:

@@ -7,7 +7,6 @@ those few are interpolated. The result is that of `interpolate` and `argmax`, pi
 where two classes differ by less than rounding (one pixel of 45 million of real images).
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -63,7 +62,8 @@ def _winners(
     """(cells, rows, columns) uint8: the best candidate of each pixel of these cells."""
     head, row, column = cells
     mine = allowed[cells]  # (cells, classes)
-    chosen = mine.to(torch.uint8).topk(most, 1).indices.sort(1).values  # in the order of classes
+    # Candidates first, each part in the order of classes, so that the first wins a tie.
+    chosen = (~mine).to(torch.uint8).sort(dim=1, stable=True).indices[:, :most]
 
     def corner(below: int, beside: int) -> Tensor:
         return last[head, row + below, column + beside].gather(1, chosen)[..., None]
@@ -71,11 +71,18 @@ def _winners(
     share = right.share[column][:, None]  # (cells, 1, columns)
     upper = corner(0, 0) * (1 - share) + corner(0, 1) * share
     lower = corner(1, 0) * (1 - share) + corner(1, 1) * share
-    share = down.share[row][:, None, :, None]  # (cells, 1, rows, 1)
-    values = upper[:, :, None] * (1 - share) + lower[:, :, None] * share
-    values.masked_fill_(~mine.gather(1, chosen)[..., None, None], -math.inf)
-    best = values.argmax(1)  # (cells, rows, columns): which of the chosen
-    return chosen.to(torch.uint8).gather(1, best.flatten(1)).view(best.shape)
+    # One candidate after the other: argmax over any but the last dimension is slow on the CPU.
+    share = down.share[row][..., None]  # (cells, rows, 1)
+    there = mine.gather(1, chosen)
+    names = chosen.to(torch.uint8)[..., None, None]
+    best = upper[:, 0, None] * (1 - share) + lower[:, 0, None] * share
+    winner = names[:, 0].expand(best.shape)
+    for i in range(1, most):
+        value = upper[:, i, None] * (1 - share) + lower[:, i, None] * share
+        better = (value > best) & there[:, i, None, None]
+        best = torch.where(better, value, best)
+        winner = torch.where(better, names[:, i], winner)
+    return winner
 
 
 @dataclass(frozen=True)
