@@ -44,8 +44,12 @@ def root(
     pass
 
 
-def ending_well(command: Callable[..., None]) -> Callable[..., None]:
-    """Errors of ours become one message and their exit code; `verbose` and `quiet` are seen to."""
+def ending_well(command: Callable[..., None], keeps: bool = True) -> Callable[..., None]:
+    """Errors of ours become one message and their exit code; `verbose` and `quiet` are seen to.
+
+    keeps: whether what it has done by then is of use to the next run.
+    """
+    kept = "; what was done is kept" if keeps else ""
 
     @functools.wraps(command)
     def run(**options: Any) -> None:
@@ -59,10 +63,10 @@ def ending_well(command: Callable[..., None]) -> Callable[..., None]:
             _complain(str(error), verbose)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            _complain("interrupted; what was done is kept", verbose=False)
+            _complain(f"interrupted{kept}", verbose=False)
             raise typer.Exit(INTERRUPTED) from None
         except Terminated:
-            _complain("terminated; what was done is kept", verbose=False)
+            _complain(f"terminated{kept}", verbose=False)
             raise typer.Exit(TERMINATED) from None
         except BrokenPipeError:
             reader_has_gone()

@@ -28,8 +28,8 @@ def add_to(parent: typer.Typer) -> None:
     from skipbench.cli.app import ending_well
 
     app.command("list")(ending_well(list_))
-    app.command("verify")(ending_well(verify))
-    app.command("show")(ending_well(show))
+    app.command("verify")(ending_well(verify, keeps=False))
+    app.command("show")(ending_well(show, keeps=False))
     app.command("download")(ending_well(download))
     parent.add_typer(app, name="data")
 
