@@ -35,6 +35,14 @@ def user_path(text: str | Path) -> Path:
         raise UsageError(f"{text}: {error}") from None
 
 
+def is_folder(path: str | Path) -> bool:
+    """False also for what is not ours to look at, or no name that a file can have."""
+    try:
+        return Path(path).is_dir()
+    except OSError:
+        return False
+
+
 def ensure_space(need: int, folder: Path, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if need > free:

@@ -162,3 +162,12 @@ def server(monkeypatch):
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def nowhere_else(tmp_path, monkeypatch):
+    """No data set but those a test makes, in the folder it runs in."""
+    monkeypatch.delenv("SKIPBENCH_DATA", raising=False)
+    monkeypatch.setenv("SKIPBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)

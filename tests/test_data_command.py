@@ -21,27 +21,13 @@ from skipbench.datasets import open_dataset, source
 from skipbench.errors import ResourceError, UsageError
 from skipbench.verify import SAMPLE, verify
 
-
-@pytest.fixture(autouse=True)
-def nowhere_else(tmp_path, monkeypatch):
-    monkeypatch.delenv("SKIPBENCH_DATA", raising=False)
-    monkeypatch.setenv("SKIPBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("nowhere_else")
 
 
 @pytest.fixture
 def voc07(tmp_path):
     """The validation split of VOC2007, whole."""
-    folder = trees.voc(tmp_path, 2007)
-    names = [f"{i:06d}" for i in range(213)]
-    for name in names:
-        shutil.copy(folder / "JPEGImages/2007_000068.jpg", folder / f"JPEGImages/{name}.jpg")
-        shutil.copy(
-            folder / "SegmentationClass/2007_000068.png", folder / f"SegmentationClass/{name}.png"
-        )
-    trees.write_lines(folder / "ImageSets/Segmentation/val.txt", names)
-    return folder
+    return trees.whole_voc07_val(tmp_path)[0]
 
 
 # -- list
@@ -67,6 +53,11 @@ def test_list_json(cli, tmp_path):
     assert by_name["ade20k"]["found"] and not by_name["voc"]["found"]
     splits = by_name["ade20k"]["splits"]
     assert splits["val"] == {"images": 2, "official": 2000, "labels": "masks"}
+
+
+def test_list_of_a_root_that_cannot_be(cli):
+    shown = cli("data", "list", "--data-root", "x" * 300)
+    assert shown.exit_code == 0 and "(no such folder)" in shown.stderr
 
 
 def test_list_when_only_half_is_there(cli, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import time
 
 import numpy as np
@@ -234,15 +233,7 @@ def test_list_missing(voc, tmp_path):
 
 def test_a_whole_official_split_is_not_partial(tmp_path):
     """213 images, as VOC2007 val has."""
-    trees.voc(tmp_path, 2007)
-    folder = tmp_path / "VOCdevkit" / "VOC2007"
-    names = [f"{i:06d}" for i in range(213)]
-    for name in names:
-        shutil.copy(folder / "JPEGImages/2007_000068.jpg", folder / f"JPEGImages/{name}.jpg")
-        shutil.copy(
-            folder / "SegmentationClass/2007_000068.png", folder / f"SegmentationClass/{name}.png"
-        )
-    trees.write_lines(folder / "ImageSets/Segmentation/val.txt", names)
+    folder, names = trees.whole_voc07_val(tmp_path)
     data = open_dataset("voc07", "val", root=tmp_path)
     assert len(data) == 213 and not data.partial
     assert not open_dataset("voc07", "val", root=tmp_path, limit=213).partial

@@ -30,12 +30,7 @@ TREES = {
 SPLITS = {"coco20k": "train"}
 
 
-@pytest.fixture(autouse=True)
-def nowhere_else(tmp_path, monkeypatch):
-    monkeypatch.delenv("SKIPBENCH_DATA", raising=False)
-    monkeypatch.setenv("SKIPBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("nowhere_else")
 
 
 def opened(name, tmp_path, **options):

@@ -1,6 +1,7 @@
 """Tiny data sets in the real layouts: non-square JPEG, palette PNG, real XML and JSON."""
 
 import json
+import shutil
 
 import numpy as np
 from PIL import Image
@@ -93,6 +94,17 @@ def voc(root, year=2012, train=3, val=2):
     write_lines(lists / "Main" / "trainval.txt", names)
     write_lines(lists / "Main" / "dog_trainval.txt", [f"{n} -1" for n in names])
     return folder
+
+
+def whole_voc07_val(root):
+    """As many images as the official split has: 213, all alike."""
+    folder = voc(root, 2007)
+    names = [f"{i:06d}" for i in range(213)]
+    for name in names:
+        for part, suffix in (("JPEGImages", "jpg"), ("SegmentationClass", "png")):
+            shutil.copy(folder / part / f"2007_000068.{suffix}", folder / part / f"{name}.{suffix}")
+    write_lines(folder / "ImageSets" / "Segmentation" / "val.txt", names)
+    return folder, names
 
 
 def ade20k(root, train=3, val=2):

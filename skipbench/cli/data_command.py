@@ -96,9 +96,10 @@ def _count(entry: tuple[str, dict[str, Any]]) -> str:
 
 def _say_roots(data_root: str | None) -> None:
     from skipbench.datasets import data_roots
+    from skipbench.files import is_folder
 
     roots = data_roots(data_root)
-    looked = ", ".join(f"{r}" if r.is_dir() else f"{r} (no such folder)" for r in roots)
+    looked = ", ".join(f"{r}" if is_folder(r) else f"{r} (no such folder)" for r in roots)
     typer.echo(f"looked in {looked} (--data-root DIR or SKIPBENCH_DATA for elsewhere)", err=True)
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from skipbench.datasets._types import Colour
+from skipbench.datasets._types import Colour, Item, Labels, Listing
 from skipbench.errors import DataError
 
 FACTS = Path(__file__).parent / "facts"
@@ -19,6 +19,16 @@ def stems(folder: Path, suffix: str) -> set[str]:
     except OSError as error:
         raise DataError(f"cannot read the folder {folder}: {error.strerror}") from None
     return {name[: -len(suffix)] for name in found if name.endswith(suffix) and name[0] != "."}
+
+
+def pairs(images: Path, masks: Path, labels: Labels | None) -> Listing:
+    """Every JPEG of one folder with the PNG of the same name in another."""
+    names = sorted(stems(images, ".jpg"))
+
+    def make(name: str) -> Item:
+        return Item(name, images / f"{name}.jpg", masks / f"{name}.png", labels)
+
+    return Listing(names, make, without_label=frozenset(names) - stems(masks, ".png"))
 
 
 def first_folder(root: Path, *candidates: str) -> Path:

@@ -12,7 +12,7 @@ from skipbench.datasets._catalogue import source
 from skipbench.datasets._types import Dataset, Item, Items, Listing, Split
 from skipbench.engine.parallel import in_parallel
 from skipbench.errors import DataError, UsageError, did_you_mean, some_of
-from skipbench.files import user_path
+from skipbench.files import is_folder, user_path
 from skipbench.images import ImageItem, read_mask
 
 log = logging.getLogger("skipbench")
@@ -30,16 +30,9 @@ class Found:
         """One line for each root."""
         below = f"/{{{', '.join(self.places)}}} and itself" if self.places else ""
         return [
-            f"{root}{below}" if _is_folder(root) else f"{root} (no such folder)"
+            f"{root}{below}" if is_folder(root) else f"{root} (no such folder)"
             for root in self.roots
         ]
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # not ours to look at, or no name that a file can have
-        return False
 
 
 def data_roots(given: str | Path | None = None) -> tuple[Path, ...]:
@@ -123,9 +116,9 @@ def find_folder(name: str, root: str | Path | None = None) -> Path:
     if found.folder is not None:
         return found.folder
     if name.startswith("folder:"):
-        what = "has no images/ in it" if _is_folder(found.roots[0]) else "is no folder"
+        what = "has no images/ in it" if is_folder(found.roots[0]) else "is no folder"
         raise DataError(f"{found.roots[0]} {what}. It should look like this:\n{kind.tree}")
-    near = [r / p for r in found.roots for p in kind.places if _is_folder(r / p)]
+    near = [r / p for r in found.roots for p in kind.places if is_folder(r / p)]
     almost = f"\n{near[0]} is there, but is not as it should be." if near else ""
     fetch = f", or fetch it: skipbench data download {name}" if kind.archives else ""
     raise DataError(

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from skipbench.datasets._files import colour, fact_lines, stems
-from skipbench.datasets._types import Item, Labels, Listing, Source, Split
+from skipbench.datasets._files import colour, fact_lines, pairs
+from skipbench.datasets._types import Labels, Listing, Source, Split
 from skipbench.records import Archive
 
 
@@ -51,12 +51,7 @@ class Ade20k(Source):
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
         images = folder / "images" / self._folders[split]
         masks = folder / "annotations" / self._folders[split]
-        names = sorted(stems(images, ".jpg"))
-
-        def make(name: str) -> Item:
-            return Item(name, images / f"{name}.jpg", masks / f"{name}.png", labels)
-
-        return Listing(names, make, without_label=frozenset(names) - stems(masks, ".png"))
+        return pairs(images, masks, labels)
 
 
 SOURCE = Ade20k()

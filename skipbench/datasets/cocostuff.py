@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from skipbench.datasets._coco_json import COCO_LICENCE, COCO_PLACES, image_archive
-from skipbench.datasets._files import colour, fact_lines, first_folder, palette, stems
-from skipbench.datasets._types import Item, Labels, Listing, Source, Split
+from skipbench.datasets._files import colour, fact_lines, first_folder, pairs, palette
+from skipbench.datasets._types import Labels, Listing, Source, Split
 from skipbench.records import Archive
 
 
@@ -48,12 +48,7 @@ class CocoStuff(Source):
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
         images = first_folder(folder, f"{split}2017", f"images/{split}2017")
         masks = self._masks(folder, split)
-        names = sorted(stems(images, ".jpg"))
-
-        def make(name: str) -> Item:
-            return Item(name, images / f"{name}.jpg", masks / f"{name}.png", labels)
-
-        return Listing(names, make, without_label=frozenset(names) - stems(masks, ".png"))
+        return pairs(images, masks, labels)
 
     def _masks(self, folder: Path, split: str) -> Path:
         return first_folder(

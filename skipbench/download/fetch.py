@@ -18,7 +18,7 @@ from urllib.request import url2pathname
 
 from skipbench.engine.progress import MB, megabytes
 from skipbench.errors import DataError, ResourceError, UsageError
-from skipbench.files import DISK_FULL, ensure_space, read_json, size_text, write_whole
+from skipbench.files import DISK_FULL, ensure_space, is_folder, read_json, size_text, write_whole
 from skipbench.records import Archive
 
 log = logging.getLogger("skipbench")
@@ -74,7 +74,7 @@ def announced_bytes(archive: Archive, mirror: str | None) -> int:
 def address(archive: Archive, mirror: str | None) -> str:
     if mirror is None:
         return archive.url
-    if _is_folder(mirror):
+    if is_folder(mirror):
         mirror = Path(mirror).resolve().as_uri()
     if not mirror.startswith(("http://", "https://", "file://")):
         raise UsageError(f"--mirror {mirror} is neither a URL (https://…) nor a folder.")
@@ -252,13 +252,6 @@ def _version(response: Any) -> str | None:
     tag = response.headers.get("ETag", "W/")
     # A weak tag stands for files that mean the same, not for files of the same bytes.
     return response.headers.get("Last-Modified") if tag.startswith("W/") else tag
-
-
-def _is_folder(text: str) -> bool:
-    try:
-        return Path(text).is_dir()
-    except OSError:  # longer than a file's name can be
-        return False
 
 
 def _local(url: str) -> Path:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-IGNORED = 255
+from skipbench.metrics.segmentation import IGNORED
 
 
 @dataclass(frozen=True)
