@@ -113,7 +113,10 @@ def test_streamed_features_are_those_of_each_image_alone(backbone, pictures, siz
         alone = one_by_hand(backbone, item.path, size_hw)
         for name in ("tokens_norm.0", "keys.2"):
             tensor, block = name.split(".")
-            assert torch.allclose(seen[image][name], alone[int(block), tensor][0], atol=1e-5)
+            expected = alone[int(block), tensor][0]
+            # Another batch size sums in another order: a few units in the last place of float32.
+            rounding = 1e-5 * expected.abs().max().item()
+            assert torch.allclose(seen[image][name], expected, atol=rounding)
 
 
 def one_by_hand(backbone, path, size_hw):
