@@ -20,9 +20,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from _measure import peak_bytes
 from PIL import Image
 from skimage import data
+
+from skipbench.engine.memory import peak_bytes
 
 PAIRS = 118_287
 IMAGES_2014, BOXES_2014 = 82_783, 604_907

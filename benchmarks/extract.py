@@ -25,7 +25,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _measure import peak_bytes
 from PIL import Image
 from skimage import data
 from timm.models.vision_transformer import VisionTransformer
@@ -34,6 +33,7 @@ from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import Checkpoint
 from skipbench.demo import make_weights, small_facts
 from skipbench.engine import progress
+from skipbench.engine.memory import peak_bytes
 from skipbench.features.plan import make_plan
 from skipbench.features.store import open_store
 from skipbench.features.stream import Extractor

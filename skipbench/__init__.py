@@ -21,12 +21,14 @@ _HOME = {
     "Dataset": "skipbench.datasets",
     "DatasetFacts": "skipbench.records",
     "FeatureSpec": "skipbench.records",
+    "Result": "skipbench.records",
     "SkipbenchError": "skipbench.errors",
     "extract": "skipbench.pipeline",
     "inspect": "skipbench.pipeline",
     "load_backbone": "skipbench.pipeline",
     "open_checkpoint": "skipbench.checkpoints",
     "open_dataset": "skipbench.datasets",
+    "probe": "skipbench.runs.probe",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

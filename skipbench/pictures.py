@@ -130,10 +130,15 @@ def dataset_sheet(data: Dataset) -> Image.Image:
         image, mask = item.read(), item.mask()
         seen |= set(np.unique(mask).tolist())
         cells += [Cell(image, item.name), Cell(blend(image, paint(mask, data.labels.colours)))]
+    return sheet(_in_rows(cells), legend_of(data, seen))
+
+
+def legend_of(data: Dataset, seen: set[int]) -> list[tuple[str, Colour]]:
+    """Names and colours of these classes, and of what is ignored, if that is among them."""
+    assert data.labels is not None
     names = zip(data.classes, data.labels.colours, strict=True)
     legend = [key for i, key in enumerate(names) if i in seen]
-    legend += [("ignored", UNLABELLED)] if IGNORED in seen else []
-    return sheet(_in_rows(cells), legend)
+    return legend + ([("ignored", UNLABELLED)] if IGNORED in seen else [])
 
 
 def _in_rows(cells: Sequence[Cell]) -> list[Sequence[Cell]]:

@@ -139,7 +139,7 @@ def extract(
         size=parse_size(str(size)),
         store_dtype=store_dtype,  # type: ignore[arg-type]
     )
-    _say_what_is_adapted(backbone, spec)
+    say_what_is_adapted(backbone, spec)
     return open_store(
         backbone,
         items,
@@ -151,7 +151,7 @@ def extract(
     )
 
 
-def _say_what_is_adapted(backbone: Backbone, spec: FeatureSpec) -> None:
+def say_what_is_adapted(backbone: Backbone, spec: FeatureSpec) -> None:
     facts, (rows, columns) = backbone.facts, backbone.facts.grid_hw
     if spec.size is None or isinstance(spec.size, Side):
         new = "each image's grid"

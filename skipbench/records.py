@@ -153,3 +153,26 @@ class DatasetFacts:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+RESULT_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """One evaluation: the number, and how it was made. Everything in it is plain JSON."""
+
+    id: str  # of all that determines the number
+    evaluation: str
+    dataset: Mapping[str, Any]  # DatasetFacts of the images it was measured on
+    training: Mapping[str, Any] | None  # and of those a head was trained on
+    checkpoint: Mapping[str, Any]  # CheckpointFacts, the variant that was run, and why that one
+    features: Mapping[str, Any]
+    protocol: Mapping[str, Any]  # every setting
+    metrics: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    timing: Mapping[str, Any]  # seconds by stage, peak memory
+    schema: int = RESULT_SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

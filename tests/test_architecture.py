@@ -22,10 +22,15 @@ ALLOWED = {
     "evaluations": {"metrics", "records", "errors"},
     "pictures": {"images", "datasets", "records"},
     "datasets": BASE | {"images", "engine"},
+    "views": BASE | {"images", "datasets"},
     "verify": BASE | {"images", "engine", "datasets"},
     "download": BASE | {"engine"},
     "backbones": BASE | {"checkpoints", "images"},
     "features": BASE | {"checkpoints", "images", "backbones", "engine"},
+    "results": BASE | {"metrics"},
+    "runs": BASE
+    | {"backbones", "datasets", "engine", "evaluations", "features", "images", "metrics"}
+    | {"pictures", "pipeline", "results", "views"},
     "pipeline": BASE | {"checkpoints", "images", "backbones", "engine", "features", "datasets"},
     "demo": BASE | {"checkpoints", "images", "backbones", "datasets", "pictures"},
 }
@@ -62,21 +67,21 @@ def test_every_part_has_a_rule():
 
 
 def test_one_place_opens_weights():
-    """torch.load and safetensors' readers stand in checkpoints/, and in the store's reader."""
+    """torch.load and safetensors' readers stand in checkpoints/."""
     readers = {"torch.load(", "load_file(", "safe_open("}
     places = {
         path.relative_to(ROOT).as_posix()
         for path in ROOT.rglob("*.py")
         if any(reader in path.read_text() for reader in readers)
     }
-    assert places == {"checkpoints/files.py", "features/store.py"}
+    assert places == {"checkpoints/files.py"}
 
 
 def test_public_surface():
     assert set(skipbench.__all__) == {
         "__version__", "Backbone", "Checkpoint", "CheckpointFacts", "Dataset", "DatasetFacts",
-        "FeatureSpec", "SkipbenchError", "extract", "inspect", "load_backbone", "open_checkpoint",
-        "open_dataset",
+        "FeatureSpec", "Result", "SkipbenchError", "extract", "inspect", "load_backbone",
+        "open_checkpoint", "open_dataset", "probe",
     }  # fmt: skip
     assert all(getattr(skipbench, name) is not None for name in skipbench.__all__)
     with pytest.raises(AttributeError):

@@ -93,7 +93,7 @@ def clear(
         raise typer.Exit(0)
     if not key:
         shutil.rmtree(cache_folder(cache) / "indexes", ignore_errors=True)  # of COCO files; small
-    gone = [entry for entry in chosen if remove(entry)]
+    gone = [entry for entry in chosen if remove(entry.folder)]
     typer.echo(f"{size_text(sum(e.bytes for e in gone))} deleted, {len(gone)} of {len(chosen)}")
     if len(gone) < len(chosen):
         typer.echo("the others are in use by a running process", err=True)

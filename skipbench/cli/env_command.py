@@ -9,9 +9,7 @@ from typing import Any
 import typer
 
 from skipbench.cli import options
-
-PACKAGES = ("torch", "torchvision", "timm", "typer", "rich", "scikit-image", "pycocotools",
-            "scipy", "numpy", "safetensors", "pillow")  # fmt: skip
+from skipbench.engine.environment import version, versions
 
 
 def add_to(app: typer.Typer) -> None:
@@ -45,7 +43,7 @@ def environment(cache: str | None = None) -> dict[str, Any]:
         "skipbench": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": versions(),
         "faiss": faiss_build(),
         "devices": _devices(),
         "cuda_build": torch.version.cuda or "none: this torch has no CUDA",
@@ -55,24 +53,15 @@ def environment(cache: str | None = None) -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "missing"
-
-
 def faiss_build() -> str:
     """Which of the two builds is installed; both at once have overwritten each other."""
-    builds = [name for name in ("faiss-cpu", "faiss-gpu") if _version(name) != "missing"]
+    builds = [name for name in ("faiss-cpu", "faiss-gpu") if version(name) != "missing"]
     if len(builds) == 2:
         return (
             "broken: faiss-cpu and faiss-gpu overwrite each other. Repair: pip uninstall -y "
             "faiss-cpu faiss-gpu, then install one of them"
         )
-    return f"{builds[0]} {_version(builds[0])}" if builds else "not installed"
+    return f"{builds[0]} {version(builds[0])}" if builds else "not installed"
 
 
 def _devices() -> list[str]:

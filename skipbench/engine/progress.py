@@ -4,10 +4,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from skipbench.engine.terminal import is_plain
 
-Progress = Callable[[int], None]  # called with how many more are done
+
+class Progress(Protocol):
+    def __call__(self, n: int, note: str = "") -> None:
+        """So many more are done; a note stands at the end of the line."""
+
+
 Reach = Callable[[int], None]  # called with how many bytes are done in all
 MB = 10**6
 
@@ -19,7 +25,7 @@ quiet = False  # set by --quiet
 def progress(label: str, total: int, unit: str = "images", done: int = 0) -> Iterator[Progress]:
     """`done` is what an earlier run did already: it counts for the bar, not for the rate."""
     if quiet or total <= done:
-        yield lambda n: None
+        yield lambda n, note="": None
     elif sys.stderr.isatty() and not is_plain():
         with _animated(label, total, unit, done) as advance:
             yield advance
@@ -61,17 +67,18 @@ def _animated(label: str, total: int, unit: str, done: int) -> Iterator[Progress
         TextColumn(unit),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[note]}"),
         console=Console(stderr=True),
     )
     start, fresh = time.monotonic(), 0
     with bar:
-        task = bar.add_task(label, total=total, completed=done, rate="")
+        task = bar.add_task(label, total=total, completed=done, rate="", note="")
 
-        def advance(n: int) -> None:
+        def advance(n: int, note: str = "") -> None:
             nonlocal fresh
             fresh += n
             rate = fresh / max(time.monotonic() - start, 1e-9)
-            bar.update(task, advance=n, rate=f"{rate:.3g}/s")
+            bar.update(task, advance=n, rate=f"{rate:.3g}/s", note=note)
 
         yield advance
 
@@ -82,7 +89,7 @@ class _Lines:
         self.done, self.fresh = done, 0
         self.start = self.last = time.monotonic()
 
-    def advance(self, n: int) -> None:
+    def advance(self, n: int, note: str = "") -> None:
         self.done += n
         self.fresh += n
         now = time.monotonic()
@@ -91,14 +98,15 @@ class _Lines:
         self.last = now
         rate = self.fresh / max(now - self.start, 1e-9)
         left = (self.total - self.done) / max(rate, 1e-9)
-        rest = f", {_clock(left)} left" if self.done < self.total else ""
+        rest = f", {clock(left)} left" if self.done < self.total else ""
+        rest += f", {note}" if note else ""
         sys.stderr.write(
             f"{self.label}: {self.done:,} of {self.total:,} {self.unit}, {rate:.3g}/s{rest}\n"
         )
         sys.stderr.flush()
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

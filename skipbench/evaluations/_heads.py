@@ -1,120 +1,214 @@
 """Linear classifiers of tokens, one for each learning rate, trained side by side.
 
 The heads stand next to each other in one matrix, so that one product serves all. Each has its own
-rate and, as AdamW works element by element, its own optimiser state; none knows of the others.
-Tokens are standardised by the mean and deviation of each channel over the training images; both
-are folded into the weights in the end, so a head is a linear function of the tokens as they are.
+rate and, as AdamW and SGD work element by element, its own optimiser state; none knows of the
+others. What tokens are divided by and what is taken from them is folded into the weights in the
+end, so a head is a linear function of the tokens as they are.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from skipbench.evaluations._pixels import Sample, in_parts
+from skipbench.evaluations._protocols import Normalisation, Optimiser
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 START_DEVIATION = 0.01
-PIXELS_AT_ONCE = 65_536
+SMALLEST_DEVIATION = 1e-6  # a channel that varies less carries nothing, and is not blown up
+NORM_EPSILON = 1e-5
+NORM_MOMENTUM = 0.1
+LOGITS_AT_ONCE = 400_000  # such a part stays in the cache of a core
 
 
 @dataclass(frozen=True)
 class Gradients:
     loss: Tensor  # (heads,)
-    weight: Tensor  # (channels, heads × classes)
-    bias: Tensor  # (heads × classes,)
+    slopes: dict[str, Tensor]  # by parameter, of its shape
 
 
 class Heads:
+    """parameters: weight (channels, heads × classes), bias (heads × classes,); with batch norm
+    also gain and shift (channels, heads)."""
+
     def __init__(
         self,
         mean: Tensor,
         deviation: Tensor,
         classes: int,
         rates: Sequence[float],
-        weight_decay: float,
+        optimiser: Optimiser,
         seed: int,
+        normalisation: Normalisation = "standardise",
     ) -> None:
-        """mean, deviation: (channels,) of the training tokens."""
-        self.mean, self.classes, self.heads = mean, classes, len(rates)
-        # A channel that never varies carries nothing, and is not blown up.
-        self.scale = torch.where(deviation > 1e-6, 1 / deviation.clamp_min(1e-6), 0.0)
-        self.rates = torch.tensor(rates).repeat_interleave(classes)
-        self.weight_decay = weight_decay
-        generator = torch.Generator().manual_seed(seed)
-        start = START_DEVIATION * torch.randn(len(mean), classes, generator=generator)
-        self.weight = start.repeat(1, len(rates))  # every head starts alike
-        self.bias = torch.zeros(classes * len(rates))
+        """mean, deviation: (channels,) of the training tokens, on the device to compute on.
+        With batch norm they are where its running statistics begin."""
+        self.classes, self.heads, self.optimiser = classes, len(rates), optimiser
+        self.normalisation = normalisation
+        device, channels = mean.device, len(mean)
+        self.mean, self.deviation = mean.clone(), deviation.clone()
+        self.rates = torch.tensor(rates, device=device)
+        start = START_DEVIATION * torch.randn(
+            channels, classes, generator=torch.Generator().manual_seed(seed)
+        )
+        self.parameters = {  # every head starts alike
+            "weight": start.to(device).repeat(1, len(rates)),
+            "bias": torch.zeros(classes * len(rates), device=device),
+        }
+        if normalisation == "batch norm":
+            self.parameters["gain"] = torch.ones(channels, len(rates), device=device)
+            self.parameters["shift"] = torch.zeros(channels, len(rates), device=device)
+        kept = 2 if optimiser.name == "adamw" else 1
         self.moments = {
-            name: (torch.zeros_like(value), torch.zeros_like(value))
-            for name, value in (("weight", self.weight), ("bias", self.bias))
+            name: [torch.zeros_like(value) for _ in range(kept)]
+            for name, value in self.parameters.items()
         }
         self.steps = 0
 
-    def gradients(self, tokens: Iterable[Tensor], samples: Iterable[Sample]) -> Gradients:
-        """Of the mean over images of their losses. tokens: (height × width, channels) each."""
-        pairs = list(zip(tokens, samples, strict=True))
-        inputs = torch.cat([image[sample.tokens.flatten()] for image, sample in pairs])
-        inputs = inputs.float().sub_(self.mean).mul_(self.scale)
-        logits = torch.addmm(self.bias, inputs, self.weight)
+    def gradients(
+        self, tokens: Sequence[Tensor], samples: Sequence[Sample], counted: Tensor | None = None
+    ) -> Gradients:
+        """Of the mean over images of their losses.
+
+        tokens: of each image, those that its sample names, (cells × 4, channels).
+        counted: (images, heads) bool, whether a head learns from an image; None: from all.
+        """
+        device = self.mean.device
+        if counted is None:
+            counted = torch.ones(len(tokens), self.heads, dtype=torch.bool)
+        shares = (counted / counted.sum(0).clamp_min(1)).to(device)
+        inputs = self._normalised(torch.cat(list(tokens)).to(device).float())
+        weight, bias = self._product()
+        logits = torch.addmm(bias, inputs, weight)
         slopes = torch.empty_like(logits)
-        loss = torch.zeros(self.heads)
+        loss = torch.zeros(self.heads, device=device)
         start = 0
-        for _, sample in pairs:
-            for part in in_parts(sample, PIXELS_AT_ONCE):
+        for sample, share in zip(samples, shares, strict=True):
+            first = start
+            for part in in_parts(sample.to(device), LOGITS_AT_ONCE // logits.shape[1]):
                 stop = start + part.tokens.numel()
-                loss += self._slopes(part, logits[start:stop], slopes[start:stop])
+                loss += share * self._slopes(part, logits[start:stop], slopes[start:stop])
                 start = stop
-        slopes /= len(pairs)
-        return Gradients(loss / len(pairs), inputs.T @ slopes, slopes.sum(0))
+            slopes[first:start] *= share.repeat_interleave(self.classes)
+        return Gradients(loss, self._chain(inputs.T @ slopes, slopes.sum(0)))
 
     def _slopes(self, sample: Sample, logits: Tensor, slopes: Tensor) -> Tensor:
         """Writes the loss's slope with respect to each token's logits; returns the loss by head."""
         corners = logits.view(-1, 4, self.heads * self.classes)
-        mixed = torch.bmm(sample.shares, corners).view(-1, self.heads, self.classes)
-        chances = torch.softmax(mixed, -1)  # (pixels, heads, classes)
+        mixed = torch.bmm(sample.shares, corners)  # (cells, pixels, heads × classes)
+        chances = torch.softmax(mixed.view(-1, self.heads, self.classes), -1)
         labels = sample.labels.view(-1, 1, 1).expand(-1, self.heads, 1)
         right = chances.gather(2, labels)
-        weights = sample.weights.view(-1, 1, 1)
-        loss = -(right.clamp_min(1e-38).log() * weights).sum((0, 2))
-        chances.scatter_(2, labels, right - 1).mul_(weights)
-        torch.bmm(
-            sample.shares.transpose(1, 2),
-            chances.view(*sample.labels.shape, -1),
-            out=slopes.view_as(corners),
-        )
+        loss = -(right.squeeze(2).clamp_min(1e-38).log() * sample.weights.view(-1, 1)).sum(0)
+        chances.scatter_(2, labels, right - 1)
+        back = (sample.shares * sample.weights[..., None]).transpose(1, 2)
+        torch.bmm(back, chances.view_as(mixed), out=slopes.view_as(corners))
         return loss
 
+    def _normalised(self, inputs: Tensor) -> Tensor:
+        """By the statistics of the training images; with batch norm by those of this batch, which
+        then enter the running ones."""
+        if self.normalisation == "none":
+            return inputs
+        if self.normalisation == "standardise":
+            return inputs.sub_(self.mean).mul_(self._scale())
+        variance, mean = torch.var_mean(inputs, 0, correction=0)
+        unbiased = variance * (len(inputs) / max(len(inputs) - 1, 1))
+        self.mean.lerp_(mean, NORM_MOMENTUM)
+        self.deviation.square_().lerp_(unbiased, NORM_MOMENTUM).sqrt_()
+        return inputs.sub_(mean).mul_((variance + NORM_EPSILON).rsqrt())
+
+    def _scale(self) -> Tensor:
+        if self.normalisation == "batch norm":
+            return (self.deviation.square() + NORM_EPSILON).rsqrt()
+        varies = self.deviation > SMALLEST_DEVIATION
+        return torch.where(varies, 1 / self.deviation.clamp_min(SMALLEST_DEVIATION), 0.0)
+
+    def _product(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias that act on normalised tokens. logits = (gain · x + shift) W + b."""
+        weight, bias = self.parameters["weight"], self.parameters["bias"]
+        if self.normalisation != "batch norm":
+            return weight, bias
+        gain, shift = (
+            self.parameters[name].repeat_interleave(self.classes, 1) for name in ("gain", "shift")
+        )
+        return weight * gain, bias + (weight * shift).sum(0)
+
+    def _chain(self, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
+        """From the slopes of the product's weight and bias to those of the parameters."""
+        if self.normalisation != "batch norm":
+            return {"weight": weight, "bias": bias}
+        own = self.parameters["weight"]
+        gain, shift = (
+            self.parameters[name].repeat_interleave(self.classes, 1) for name in ("gain", "shift")
+        )
+
+        def by_head(values: Tensor) -> Tensor:
+            return values.unflatten(1, (self.heads, self.classes)).sum(2)
+
+        return {
+            "weight": weight * gain + shift * bias,
+            "bias": bias,
+            "gain": by_head(weight * own),
+            "shift": by_head(own * bias),
+        }
+
     def step(self, gradients: Gradients, share: float) -> None:
-        """AdamW, decoupled weight decay; share: how much of the rate, by the schedule."""
+        """share: how much of the rate, by the schedule."""
         self.steps += 1
-        rates = self.rates * share
-        for name, slope in (("weight", gradients.weight), ("bias", gradients.bias)):
-            value, (first, second) = getattr(self, name), self.moments[name]
-            first.lerp_(slope, 1 - BETAS[0])
-            second.mul_(BETAS[1]).addcmul_(slope, slope, value=1 - BETAS[1])
-            spread = (second / (1 - BETAS[1] ** self.steps)).sqrt_().add_(EPSILON)
-            value.mul_(1 - rates * self.weight_decay)
-            value.sub_(rates / (1 - BETAS[0] ** self.steps) * first / spread)
+        for name, slope in gradients.slopes.items():
+            value, moments = self.parameters[name], self.moments[name]
+            rates = self.rates * share
+            if value.shape[-1] != self.heads:
+                rates = rates.repeat_interleave(self.classes)
+            if self.optimiser.name == "adamw":
+                self._adamw(value, slope, moments, rates)
+            else:
+                self._sgd(value, slope, moments, rates)
+
+    def _adamw(self, value: Tensor, slope: Tensor, moments: list[Tensor], rates: Tensor) -> None:
+        """Decoupled weight decay, as in torch.optim.AdamW."""
+        first, second = moments
+        first.lerp_(slope, 1 - BETAS[0])
+        second.mul_(BETAS[1]).addcmul_(slope, slope, value=1 - BETAS[1])
+        # first / c₁ / (√(second / c₂) + ε), with the corrections c₁, c₂ taken out of the matrices
+        correction = math.sqrt(1 - BETAS[1] ** self.steps)
+        move = first / second.sqrt().add_(EPSILON * correction)
+        move *= rates * (correction / (1 - BETAS[0] ** self.steps))
+        value.mul_(1 - rates * self.optimiser.weight_decay).sub_(move)
+
+    def _sgd(self, value: Tensor, slope: Tensor, moments: list[Tensor], rates: Tensor) -> None:
+        """With momentum, weight decay in the gradient, as in torch.optim.SGD."""
+        slope = slope.add(value, alpha=self.optimiser.weight_decay)
+        moment = moments[0]
+        if self.steps == 1:
+            moment.copy_(slope)
+        else:
+            moment.mul_(self.optimiser.momentum).add_(slope)
+        value.sub_(rates * moment)
 
     def folded(self) -> tuple[Tensor, Tensor]:
         """(channels, heads × classes) and (heads × classes,), for tokens as they are."""
-        weight = self.weight * self.scale[:, None]
-        return weight, self.bias - self.mean @ weight
+        weight, bias = self._product()
+        if self.normalisation == "none":
+            return weight.clone(), bias.clone()
+        weight = weight * self._scale()[:, None]
+        return weight, bias - self.mean @ weight
 
-    def state(self) -> dict[str, Tensor | int]:
+    def state(self) -> dict[str, Tensor]:
         """All that changes in training."""
-        moments = {
-            f"{name}.{i}": m for name, pair in self.moments.items() for i, m in enumerate(pair)
-        }
-        return {"weight": self.weight, "bias": self.bias, "steps": self.steps, **moments}
+        state = {"mean": self.mean, "deviation": self.deviation, "steps": torch.tensor(self.steps)}
+        for name, value in self.parameters.items():
+            state[name] = value
+            state |= {f"{name}.{i}": moment for i, moment in enumerate(self.moments[name])}
+        return state
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        self.weight.copy_(state["weight"])
-        self.bias.copy_(state["bias"])
         self.steps = int(state["steps"])
-        for name, pair in self.moments.items():
-            for i, moment in enumerate(pair):
-                moment.copy_(state[f"{name}.{i}"])
+        for name, value in self.state().items():
+            if name != "steps":
+                value.copy_(state[name])

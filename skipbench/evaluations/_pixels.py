@@ -17,6 +17,8 @@ from torch import Tensor
 
 from skipbench.metrics.segmentation import IGNORED
 
+CELLS = 32  # that a step looks at in an image, or so
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -27,25 +29,31 @@ class Sample:
     labels: Tensor  # (cells, pixels) int64
     weights: Tensor  # (cells, pixels) float32: of each pixel in the image's loss; 1 in all, or so
 
+    def to(self, device: torch.device) -> "Sample":
+        parts = (self.tokens, self.shares, self.labels, self.weights)
+        return Sample(*(part.to(device) for part in parts))
+
 
 class LabelledPixels:
     """The labelled pixels of one mask, sorted by the cell they lie in."""
 
-    def __init__(self, mask: np.ndarray, grid_hw: tuple[int, int]) -> None:
+    def __init__(self, mask: np.ndarray, grid: "Grid") -> None:
         """mask: HW uint8, 255 = ignored."""
-        self.grid_hw, self.size_hw = grid_hw, mask.shape
-        rows, columns = (axis(t, p)[0] for t, p in zip(grid_hw, mask.shape, strict=True))
-        cells = (rows[:, None] * grid_hw[1] + columns).ravel()
+        self.grid_hw = grid.size_hw
+        rows, columns = grid.cells(mask.shape)
+        cells = (rows[:, None] * self.grid_hw[1] + columns).ravel()
         labelled = np.flatnonzero(mask.ravel() != IGNORED)
-        order = np.argsort(cells[labelled].astype(np.uint16), kind="stable")  # 16 bits: by radix
+        small = self.grid_hw[0] * self.grid_hw[1] <= 2**16  # of 16 bits: sorted by radix
+        order = np.argsort(cells[labelled].astype(np.uint16 if small else np.int64), kind="stable")
         self.places = labelled[order].astype(np.int32)  # of pixels, in the flattened mask
         self.labels = mask.ravel()[self.places]
-        self.counts = np.bincount(cells[labelled], minlength=grid_hw[0] * grid_hw[1])
+        self.counts = np.bincount(cells[labelled], minlength=self.grid_hw[0] * self.grid_hw[1])
         self.starts = np.cumsum(self.counts) - self.counts
 
-    def draw(self, pixels: int, stride: int, rng: np.random.Generator) -> "Drawn":
+    def draw(self, pixels: int, rng: np.random.Generator, stride: int | None = None) -> "Drawn":
         """About so many pixels, as many in each of the cells that are looked at."""
         height, width = self.grid_hw
+        stride = stride or max(1, round((height * width / CELLS) ** 0.5))
         top, left = rng.integers(stride, size=2)
         cells = (
             np.arange(top, height, stride)[:, None] * width + np.arange(left, width, stride)
@@ -86,14 +94,17 @@ class Drawn:
     labels: np.ndarray  # (cells, pixels) uint8
     weights: np.ndarray  # (cells,) or (cells, pixels) float32
 
-    def sample(self, grid_hw: tuple[int, int], size_hw: tuple[int, int]) -> Sample:
+    def sample(self, grid: "Grid", size_hw: tuple[int, int]) -> Sample:
+        """size_hw: of the mask."""
+        grid_hw = grid.size_hw
         row, column = np.divmod(self.cells.astype(np.int64), grid_hw[1])
         below, beside = (
             np.minimum(i + 1, n - 1) for i, n in zip((row, column), grid_hw, strict=True)
         )
         corners = [(row, column), (row, beside), (below, column), (below, beside)]
         y, x = np.divmod(self.places, size_hw[1])
-        down, right = axis(grid_hw[0], size_hw[0])[1][y], axis(grid_hw[1], size_hw[1])[1][x]
+        rows, columns = grid.shares(size_hw)
+        down, right = rows[y], columns[x]
         shares = [(1 - down) * (1 - right), (1 - down) * right, down * (1 - right), down * right]
         weights = self.weights if self.weights.ndim == 2 else self.weights[:, None]
         return Sample(
@@ -104,10 +115,28 @@ class Drawn:
         )
 
 
+@dataclass(frozen=True)
+class Grid:
+    """The tokens of one image: how many there are, and how many of them the picture covers (fewer,
+    where it was padded to whole patches)."""
+
+    size_hw: tuple[int, int]
+    extent_hw: tuple[float, float]
+
+    def cells(self, pixels_hw: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """For each row and each column of pixels, its cell."""
+        rows, columns = map(_axis, self.size_hw, self.extent_hw, pixels_hw)
+        return rows[0], columns[0]
+
+    def shares(self, pixels_hw: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """For each row and each column of pixels, its share of the cell's second token, float32."""
+        rows, columns = map(_axis, self.size_hw, self.extent_hw, pixels_hw)
+        return rows[1], columns[1]
+
+
 @lru_cache(maxsize=4096)
-def axis(tokens: int, pixels: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each pixel of an axis: its cell, and its share of the cell's second token (float32)."""
-    source = np.maximum((np.arange(pixels) + 0.5) * tokens / pixels - 0.5, 0)
+def _axis(tokens: int, extent: float, pixels: int) -> tuple[np.ndarray, np.ndarray]:
+    source = np.maximum((np.arange(pixels) + 0.5) * extent / pixels - 0.5, 0)
     cell = np.minimum(source.astype(np.int64), tokens - 1)
     return cell, (source - cell).astype(np.float32)
 

@@ -183,11 +183,9 @@ class Builder:
             for batch in extractor.stream(items, plan, todo):
                 for column in missing:
                     tokens = batch.columns[column].flatten(1, 2)
-                    alike = (spread(tokens.float()) < ROUNDING_SPREAD).tolist()
-                    found = [i for i, same in zip(batch.images, alike, strict=True) if same]
-                    constant.setdefault(column, []).extend(found)
-                    flat = tokens.flatten(0, 1).to(DTYPES[self.spec.store_dtype])
-                    arrived.setdefault(column, []).append(flat.cpu())
+                    constant.setdefault(column, []).extend(constant_images(batch.images, tokens))
+                    kept = in_store_dtype(tokens, column, self.spec.store_dtype)
+                    arrived.setdefault(column, []).append(kept.flatten(0, 1))
                 count += len(batch.images)
                 advance(len(batch.images))
                 lock.sign_of_life()
@@ -215,11 +213,6 @@ class Builder:
         from safetensors.torch import save
 
         for column, (tokens, degenerate) in columns.items():
-            if not torch.isfinite(tokens).all():
-                raise NumbersError(
-                    f"{column} does not fit in {self.spec.store_dtype}: values beyond ±65504.\n"
-                    "Store it with --store-dtype fp32, or take tokens_norm."
-                )
             folder = self.folder / column
             folder.mkdir(parents=True, exist_ok=True)
             data = save({"tokens": tokens})
@@ -261,6 +254,22 @@ class Builder:
                 f"these features need {size_text(need)}, {self.root} has {size_text(free)} free.\n"
                 "Free some space, or use another --cache."
             )
+
+
+def constant_images(images: Sequence[int], tokens: torch.Tensor) -> list[int]:
+    """Those whose tokens are all alike. tokens: (images, tokens, channels)."""
+    alike = (spread(tokens.float()) < ROUNDING_SPREAD).tolist()
+    return [image for image, same in zip(images, alike, strict=True) if same]
+
+
+def in_store_dtype(tokens: torch.Tensor, column: str, name: str) -> torch.Tensor:
+    kept = tokens.to(DTYPES[name]).cpu()
+    if not torch.isfinite(kept).all():
+        raise NumbersError(
+            f"{column} does not fit in {name}: values beyond ±65504.\n"
+            "Store it with --store-dtype fp32, or take tokens_norm."
+        )
+    return kept
 
 
 def _shard_ends(plan: Plan, todo: Sequence[int]) -> dict[int, int]:

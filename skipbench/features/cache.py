@@ -44,14 +44,14 @@ def entries(root: Path) -> Iterator[Entry]:
     yield from sorted(found, key=lambda entry: entry.last_used)
 
 
-def remove(entry: Entry) -> bool:
-    """Delete it, unless a process uses it."""
-    with FileLock(entry.folder.parent / f"{entry.key}.use.lock") as lock:
+def remove(folder: Path) -> bool:
+    """Delete an entry, unless a process uses it."""
+    with FileLock(folder.with_name(f"{folder.name}.use.lock")) as lock:
         if not lock.try_acquire(exclusive=True):
             return False
         # Renamed first: an entry that is half gone must not be found by its key.
-        doomed = entry.folder.with_name(f".{entry.key}.{time.time_ns()}.removed")
-        entry.folder.rename(doomed)
+        doomed = folder.with_name(f".{folder.name}.{time.time_ns()}.removed")
+        folder.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
         return True
 
@@ -62,6 +62,6 @@ def evict(root: Path, limit_bytes: int, keep: str) -> None:
     for entry in present:
         if total <= limit_bytes:
             return
-        if entry.key != keep and remove(entry):
+        if entry.key != keep and remove(entry.folder):
             total -= entry.bytes
             log.info("cache: %s removed, not used for longest", size_text(entry.bytes))

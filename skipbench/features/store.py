@@ -12,25 +12,27 @@
     <cache>/features/<key>.use.lock      shared by those who read; eviction needs it alone
 
 Every file is written beside its place and renamed into it, with write(): on a full disk that
-fails, where a memory-mapped file would kill the process. Reading is memory-mapped, after the
-checksums have been compared. Whatever stops a run, the next one goes on after the last whole shard.
+fails, where a memory-mapped file would kill the process. Checksums are compared before anything is
+read. Whatever stops a run, the next one goes on after the last whole shard.
 """
 
 import hashlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import torch
+import numpy as np
 
 from skipbench.backbones.vit import Backbone
 from skipbench.engine.locks import FileLock
 from skipbench.errors import ResourceError
 from skipbench.features.build import STALLED_AFTER, STORE_VERSION, Builder, shard_name
 from skipbench.features.cache import DEFAULT_LIMIT
+from skipbench.features.held import Features
 from skipbench.features.plan import Plan
 from skipbench.features.stream import Extractor
 from skipbench.files import cache_folder, ensure_writable
@@ -39,7 +41,7 @@ from skipbench.records import FeatureSpec
 
 log = logging.getLogger("skipbench")
 
-MOST_OPEN = 256  # shards mapped at once
+MOST_OPEN = 512  # shards
 
 
 def describe(backbone: Backbone, items: Sequence[Picture], spec: FeatureSpec) -> dict[str, Any]:
@@ -68,18 +70,17 @@ def key_of(about: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:24]
 
 
-class FeatureStore(Sequence[dict[str, torch.Tensor]]):
-    """Complete columns, by image: store[3]["tokens_norm.11"] is (height, width, channels)."""
+class FeatureStore(Features):
+    """Complete columns on disk."""
 
     def __init__(
         self, folder: Path, plan: Plan, degenerate: dict[str, tuple[int, ...]], lock: FileLock
     ) -> None:
+        super().__init__(plan, degenerate)
         self.folder = folder
-        self.plan = plan
-        self.columns = tuple(degenerate)
-        self.degenerate = degenerate  # by column: images whose tokens are all alike
         self._lock = lock
-        self._open: dict[tuple[str, int], Any] = {}
+        self._open: dict[tuple[str, int], _ShardFile] = {}
+        self._opening = threading.Lock()
         self._place: dict[int, tuple[int, int]] = {}  # image → shard, first token
         for shard, images in enumerate(plan.shards):
             start = 0
@@ -87,39 +88,43 @@ class FeatureStore(Sequence[dict[str, torch.Tensor]]):
                 self._place[image] = (shard, start)
                 start += plan.tokens(image)
 
-    def __len__(self) -> int:
-        return len(self.plan.sizes_hw)
-
-    def __getitem__(self, image: int) -> dict[str, torch.Tensor]:  # type: ignore[override]
-        if not -len(self) <= image < len(self):
-            raise IndexError(image)
-        shard, start = self._place[image % len(self)]
-        grid_hw = self.plan.grid_hw(image % len(self))
-        stop = start + grid_hw[0] * grid_hw[1]
-        return {
-            column: self._tokens(column, shard)[start:stop].unflatten(0, grid_hw)
-            for column in self.columns
-        }
-
-    def _tokens(self, column: str, shard: int) -> Any:
-        from safetensors import safe_open
-
-        if (column, shard) not in self._open:
-            while len(self._open) >= MOST_OPEN:
-                del self._open[next(iter(self._open))]
-            file = safe_open(self.folder / column / shard_name(shard), framework="pt")
-            self._open[column, shard] = file.__enter__().get_slice("tokens")
-        return self._open[column, shard]
+    def read(self, image: int, column: str) -> np.ndarray:
+        shard, start = self._place[image]
+        with self._opening:  # no file is closed while another thread reads it
+            if (column, shard) not in self._open:
+                while len(self._open) >= MOST_OPEN:
+                    self._open.pop(next(iter(self._open))).close()
+                self._open[column, shard] = _ShardFile(self.folder / column / shard_name(shard))
+            return self._open[column, shard].rows(start, self.plan.tokens(image))
 
     def close(self) -> None:
+        for file in self._open.values():
+            file.close()
         self._open.clear()
         self._lock.release()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+class _ShardFile:
+    """Read, not mapped: mapped pages count as this process's memory for as long as it runs."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+        length = int.from_bytes(self._file.read(8), "little")
+        header = json.loads(self._file.read(length))["tokens"]
+        self._dtype = np.dtype({"F16": "<f2", "F32": "<f4"}[header["dtype"]])
+        self._channels = header["shape"][1]
+        self._start = 8 + length + header["data_offsets"][0]
+
+    def rows(self, start: int, count: int) -> np.ndarray:
+        row = self._channels * self._dtype.itemsize
+        values = np.empty((count, self._channels), self._dtype)
+        self._file.seek(self._start + start * row)
+        if self._file.readinto(values.data.cast("B")) != values.nbytes:
+            raise ResourceError(f"{self._file.name} has become shorter; run the command again")
+        return values
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def open_store(

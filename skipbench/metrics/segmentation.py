@@ -1,7 +1,7 @@
 """Scores of a segmentation, all from counts that are summed over the whole split.
 
 A mean over images is not mIoU: counts are summed first. A class with no pixel, neither in the masks
-nor in the predictions, has no IoU and is left out of the mean.
+nor in the predictions, has no IoU and is left out of the mean (some codes count it as 0: "zero").
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 IGNORED = 255
+LEFT_OUT = "left out"
 
 
 def confusion(prediction: np.ndarray, truth: np.ndarray, classes: int) -> np.ndarray:
@@ -39,13 +40,13 @@ class Scores:
     accuracy: np.ndarray  # (classes,)
 
 
-def scores(counts: np.ndarray) -> Scores:
+def scores(counts: np.ndarray, absent: str = LEFT_OUT) -> Scores:
     """counts: (3, classes), summed over images."""
     iou, true = _iou(counts), counts[2]
     accuracy = _share(counts[0], true)
     weights = true / max(true.sum(), 1)
     return Scores(
-        miou=100 * _mean(iou),
+        miou=float(miou_percent(counts, absent)),
         pixel_accuracy=100 * float(_share(counts[0].sum(), true.sum())),
         mean_accuracy=100 * _mean(accuracy),
         weighted_iou=100 * float((weights * np.nan_to_num(iou)).sum()) if true.sum() else np.nan,
@@ -54,12 +55,13 @@ def scores(counts: np.ndarray) -> Scores:
     )
 
 
-def miou_percent(counts: np.ndarray) -> np.ndarray:
+def miou_percent(counts: np.ndarray, absent: str = LEFT_OUT) -> np.ndarray:
     """(…, 3, classes) → (…): NaN only where no pixel counts at all."""
     iou = _iou(counts)
     present = ~np.isnan(iou)
     total = np.where(present, iou, 0).sum(-1)
-    return 100 * _share(total, present.sum(-1))
+    count = present.sum(-1)
+    return 100 * _share(total, count if absent == LEFT_OUT else np.where(count, iou.shape[-1], 0))
 
 
 def _iou(counts: np.ndarray) -> np.ndarray:

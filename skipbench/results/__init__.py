@@ -1,0 +1,1 @@
+"""The store of records, one file each, and those who read it."""

@@ -1,0 +1,80 @@
+"""Records on disk.
+
+    results/<id>.json    one evaluation
+    results/<id>.npz     its arrays by image, for paired comparisons
+
+The arrays are put down first: a record that is there is whole.
+"""
+
+import hashlib
+import io
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skipbench.errors import DataError
+from skipbench.files import write_whole
+from skipbench.records import RESULT_SCHEMA, Result
+
+
+def result_id(evaluation: str, dataset: str, determines: Mapping[str, Any]) -> str:
+    """ "probe-voc-3f2a9c01b7de": the same for the same work, on every machine."""
+    content = json.dumps(determines, sort_keys=True, allow_nan=False)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    name = re.sub(r"[^A-Za-z0-9_.]+", "-", dataset).strip("-.") or "data"
+    return f"{evaluation}-{name}-{digest}"
+
+
+def write_result(folder: Path, result: Result, arrays: Mapping[str, np.ndarray]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    write_whole(folder / f"{result.id}.npz", buffer.getvalue())
+    path = folder / f"{result.id}.json"
+    text = json.dumps(result.to_json(), indent=1, allow_nan=False, ensure_ascii=False)
+    write_whole(path, text.encode("utf-8", "surrogateescape"))
+    return path
+
+
+def read_result(path: Path) -> Result:
+    try:
+        content = json.loads(path.read_bytes().decode("utf-8", "surrogateescape"))
+    except FileNotFoundError:
+        raise DataError(f"no record at {path}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: damaged record ({error})") from None
+    known = {field.name for field in fields(Result)}
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if isinstance(schema, int) and schema > RESULT_SCHEMA:
+        raise DataError(
+            f"{path}: a record of schema {schema}, made by a newer skipbench; "
+            f"this one reads up to {RESULT_SCHEMA}"
+        )
+    if not isinstance(schema, int) or set(content) != known:
+        raise DataError(f"{path}: not a record of skipbench, or a damaged one")
+    return Result(**content)
+
+
+def read_arrays(folder: Path, result_id: str) -> dict[str, np.ndarray]:
+    path = folder / f"{result_id}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        raise DataError(f"{path}: missing or damaged ({error})") from None
+
+
+def find_result(folder: Path, result_id: str) -> Result | None:
+    """The record of this work, if it is there and whole, arrays included."""
+    try:
+        found = read_result(folder / f"{result_id}.json")
+        read_arrays(folder, result_id)
+    except DataError:
+        return None
+    return found if found.id == result_id else None

@@ -1,0 +1,238 @@
+"""Parts of pictures that a protocol looks at: random crops to train on, sliding windows to test on.
+
+Every view follows from (seed, epoch, name of the item) alone. Two things differ from the original
+codes, for all protocols alike: images are resized with antialiasing, as everywhere in this package
+(mmsegmentation: without), and a mask takes the label under the centre of each pixel.
+"""
+
+import hashlib
+import math
+import os
+from dataclasses import dataclass, replace
+
+import numpy as np
+from PIL import Image
+
+from skipbench.datasets import Item
+from skipbench.errors import UsageError
+from skipbench.images import IGNORED, MEAN_RGB, resize, target_hw
+from skipbench.records import Size
+
+# Part of every mark: raise it whenever the pixels of a view change.
+VERSION = 1
+
+FILL = tuple(round(255 * share) for share in MEAN_RGB)  # nearly zero once it is normalised
+
+LONG_LIMIT = 4  # the long side is at most so many times the size: 2048 for 512
+RATIOS = (0.5, 2.0)  # by which DINOv2's protocol enlarges
+MOST_OF_ONE = 0.75  # share of one class in a crop
+TRIES = 10
+
+AREAS = (0.8, 1.0)  # shares of the picture in Leopart's protocol
+ASPECTS = (3 / 4, 4 / 3)  # width / height
+
+Box = tuple[int, int, int, int]  # top, left, height, width
+
+
+@dataclass(frozen=True)
+class View:
+    """A part of a picture, as one: it satisfies images.Picture and has a mask.
+
+    Beyond the picture are the mean colour and ignored labels. As in mmsegmentation a part is
+    flipped before it is padded, so that padding is always on the right and at the bottom.
+    """
+
+    item: Item
+    resized_hw: tuple[int, int]  # the whole picture is resized to this first
+    box: Box  # in the resized picture; it may reach beyond the right and the bottom edge
+    flip: bool = False  # left and right exchanged
+
+    def __post_init__(self) -> None:
+        top, left, height, width = self.box
+        starts_inside = 0 <= top < self.resized_hw[0] and 0 <= left < self.resized_hw[1]
+        if not (starts_inside and height > 0 and width > 0):
+            raise ValueError(f"box {self.box} of a picture of {self.resized_hw}")
+
+    @property
+    def name(self) -> str:
+        return f"{self.item.name}@{self._part()}"
+
+    def read(self, size: Size = None) -> np.ndarray:
+        """HWC uint8 RGB; resized once more where a size is given that is not the box's."""
+        part = _resized_part(self.item.read(), self.resized_hw, self._inside())
+        return resize(self._finished(part, FILL), target_hw(self.size_hw(), size))
+
+    def size_hw(self) -> tuple[int, int]:
+        return self.box[2:]
+
+    def mark(self) -> str:
+        return f"{self.item.mark()} view {VERSION} {self._part()}"
+
+    def mask(self) -> np.ndarray:
+        """HW uint8."""
+        return self._mask_of(self.item.mask())
+
+    def _mask_of(self, whole: np.ndarray) -> np.ndarray:
+        part = _resized_mask_part(whole, self.resized_hw, self._inside())
+        return self._finished(part, IGNORED)
+
+    def _part(self) -> str:
+        top, left, height, width = self.box
+        whole_height, whole_width = self.resized_hw
+        where = f"{whole_height}x{whole_width}+{top}+{left}+{height}x{width}"
+        return f"{where}-flipped" if self.flip else where
+
+    def _inside(self) -> Box:
+        """The part of the box that is in the picture."""
+        top, left, height, width = self.box
+        whole_height, whole_width = self.resized_hw
+        return top, left, min(height, whole_height - top), min(width, whole_width - left)
+
+    def _finished(self, part: np.ndarray, fill: int | tuple[int, ...]) -> np.ndarray:
+        """HW or HWC, flipped and padded to the size of the box."""
+        height, width = part.shape[:2]
+        whole = np.empty((*self.size_hw(), *part.shape[2:]), np.uint8)
+        whole[:height, :width] = part[:, ::-1] if self.flip else part
+        whole[height:] = fill
+        whole[:, width:] = fill
+        return whole
+
+
+def _resized_part(pixels: np.ndarray, resized_hw: tuple[int, int], box: Box) -> np.ndarray:
+    """HWC uint8; this part of what `resize` makes of the whole, but for rounding (by 1 of 255).
+
+    Pillow's filter sees the pixels around the box too, so that the part has no border of its own.
+    """
+    top, left, height, width = box
+    (old_height, old_width), (new_height, new_width) = pixels.shape[:2], resized_hw
+    source = (
+        left * old_width / new_width,
+        top * old_height / new_height,
+        (left + width) * old_width / new_width,
+        (top + height) * old_height / new_height,
+    )
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR, box=source))
+
+
+def _resized_mask_part(mask: np.ndarray, resized_hw: tuple[int, int], box: Box) -> np.ndarray:
+    """HW; this part of what `resize_mask` makes of the whole."""
+    rows, columns = (
+        (2 * np.arange(start, start + count) + 1) * old // (2 * new)
+        for start, count, old, new in zip(box[:2], box[2:], mask.shape, resized_hw, strict=True)
+    )
+    return mask[rows[:, None], columns]
+
+
+def crop_dinov2(item: Item, size: int, seed: int, epoch: int) -> View:
+    """A training view of DINOv2's segmentation protocol (mmsegmentation), size × size.
+
+    The picture, resized by a random ratio; a random part of it, drawn again (ten times at most, the
+    last taken as it is) while one class has 75 % of its labels or more; every second one flipped.
+    Colours stay: this is the protocol without its photometric distortion.
+    """
+    rng, mask = _random(item, seed, epoch), item.mask()
+    ratio = rng.uniform(*RATIOS)
+    resized_hw = _fitted(mask.shape, int(LONG_LIMIT * size * ratio), int(size * ratio))
+    view = View(item, resized_hw, _random_box(resized_hw, size, rng))
+    for _ in range(TRIES):
+        if _is_mixed(view._mask_of(mask)):
+            break
+        view = replace(view, box=_random_box(resized_hw, size, rng))
+    return replace(view, flip=_tossed(rng))
+
+
+def _random_box(resized_hw: tuple[int, int], size: int, rng: np.random.Generator) -> Box:
+    """Anywhere in the picture; from its edge where it is smaller than the box."""
+    top, left = (int(rng.integers(max(side - size, 0) + 1)) for side in resized_hw)
+    return top, left, size, size
+
+
+def _is_mixed(mask: np.ndarray) -> bool:
+    """Whether no class has MOST_OF_ONE of the labelled pixels; so there are two at least."""
+    counts = np.bincount(mask.ravel(), minlength=IGNORED + 1)[:IGNORED]
+    return bool(counts.max() < MOST_OF_ONE * counts.sum())
+
+
+def crop_leopart(item: Item, size: int, seed: int, epoch: int) -> View:
+    """A training view of Leopart's linear protocol: torchvision's RandomResizedCrop, then a flip.
+
+    That cuts h × w pixels out of H × W and resizes them to size × size. Here H × W are resized to
+    H·size/h × W·size/w, and size × size are cut out of that; both the new size and the corner are
+    rounded to whole pixels, which moves no edge by more than one pixel of the view.
+    """
+    rng, size_hw = _random(item, seed, epoch), item.size_hw()
+    crop = _resized_crop(size_hw, rng)
+    lengths = list(zip(size_hw, crop[:2], crop[2:], strict=True))  # whole, start, part
+    height, width = (round(whole * size / part) for whole, _, part in lengths)
+    top, left = (
+        min(round(start * new / whole), new - size)
+        for (whole, start, _), new in zip(lengths, (height, width), strict=True)
+    )
+    return View(item, (height, width), (top, left, size, size), _tossed(rng))
+
+
+def _resized_crop(size_hw: tuple[int, int], rng: np.random.Generator) -> Box:
+    """In the pixels of the picture, as RandomResizedCrop draws it."""
+    height, width = size_hw
+    low, high = map(math.log, ASPECTS)
+    for _ in range(TRIES):
+        area = height * width * rng.uniform(*AREAS)
+        aspect = math.exp(rng.uniform(low, high))
+        part_hw = round(math.sqrt(area / aspect)), round(math.sqrt(area * aspect))
+        if 0 < part_hw[0] <= height and 0 < part_hw[1] <= width:
+            top, left = (
+                int(rng.integers(whole - part + 1))
+                for whole, part in zip(size_hw, part_hw, strict=True)
+            )
+            return top, left, *part_hw
+    return _central_crop(size_hw)
+
+
+def _central_crop(size_hw: tuple[int, int]) -> Box:
+    """The largest whose aspect ratio is allowed; for pictures too long for any random crop."""
+    height, width = size_hw
+    part_height = max(1, min(height, round(width / ASPECTS[0])))
+    part_width = max(1, min(width, round(height * ASPECTS[1])))
+    return (height - part_height) // 2, (width - part_width) // 2, part_height, part_width
+
+
+def _random(item: Item, seed: int, epoch: int) -> np.random.Generator:
+    """By name, so that neither the order of files nor other images matter."""
+    digest = hashlib.sha256(os.fsencode(f"{seed}:{epoch}:{item.name}")).digest()
+    return np.random.default_rng(int.from_bytes(digest))
+
+
+def _tossed(rng: np.random.Generator) -> bool:
+    return bool(rng.random() < 0.5)
+
+
+def windows(item: Item, size: int, stride: int) -> list[View]:
+    """mmsegmentation's sliding windows, row by row; the last of each row and column moved inside.
+
+    All are size × size: where the picture is smaller than that they are padded, while
+    mmsegmentation shows the model a smaller window.
+    """
+    if not 0 < stride <= size:
+        raise UsageError(f"stride {stride}: give a number from 1 to the window's size, {size}")
+    resized_hw = resized_to(item.size_hw(), size)
+    tops, lefts = (_starts(side, size, stride) for side in resized_hw)
+    return [View(item, resized_hw, (top, left, size, size)) for top in tops for left in lefts]
+
+
+def _starts(side: int, size: int, stride: int) -> list[int]:
+    """Of the windows along one side."""
+    beyond = max(side - size, 0)  # what the first window does not reach
+    return [min(i * stride, beyond) for i in range(-(-beyond // stride) + 1)]
+
+
+def resized_to(size_hw: tuple[int, int], size: int) -> tuple[int, int]:
+    """What windows are cut from: the short side is `size`, unless the long one becomes too long."""
+    return _fitted(size_hw, LONG_LIMIT * size, size)
+
+
+def _fitted(size_hw: tuple[int, int], long: int, short: int) -> tuple[int, int]:
+    """As large as fits, with the same aspect ratio; rounded as mmcv does."""
+    scale = min(long / max(size_hw), short / min(size_hw))
+    height, width = (max(1, int(side * scale + 0.5)) for side in size_hw)
+    return height, width
