@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from skipbench.evaluations import _class_map
 from skipbench.evaluations._class_map import class_map
 
 
@@ -61,3 +62,52 @@ def test_large_logits_and_a_single_sure_class():
     logits = torch.full((1, 5, 4, 6), -1e6)
     logits[:, 3] = 1e6
     assert (class_map(logits, (40, 61)) == 3).all()
+
+
+@pytest.mark.parametrize("size_hw", [(55, 74), (110, 148), (165, 222)])
+@pytest.mark.parametrize("classes", [2, 21])
+def test_padded_pictures(classes, size_hw):
+    """A picture of 55 × 74 in 6 × 8 patches of 10: as cropped from what is padded to 60 × 80."""
+    times = size_hw[0] // 55
+    for logits in (
+        smooth(2, classes, (6, 8), (3, 3), seed=classes),
+        torch.randn(2, classes, 6, 8, generator=torch.Generator().manual_seed(classes)),
+    ):
+        padded = plainly(logits, (60 * times, 80 * times))[:, : size_hw[0], : size_hw[1]]
+        assert torch.equal(class_map(logits, size_hw, (5.5, 7.4)).long(), padded)
+
+
+def test_the_whole_grid_is_an_extent():
+    logits = smooth(2, 7, (6, 9), (3, 3))
+    whole = class_map(logits, (61, 83))
+    assert torch.equal(class_map(logits, (61, 83), (6, 9)), whole)
+    assert not torch.equal(class_map(logits, (61, 83), (5.5, 9)), whole)
+
+
+@pytest.mark.parametrize("at_once", [1, 1000, 30_000])
+def test_in_parts(monkeypatch, at_once):
+    logits = torch.randn(2, 21, 5, 7, generator=torch.Generator().manual_seed(0))
+    whole = class_map(logits, (40, 61))
+    monkeypatch.setattr(_class_map, "AT_ONCE", at_once)
+    assert torch.equal(class_map(logits, (40, 61)), whole)
+    assert torch.equal(whole.long(), plainly(logits, (40, 61)))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_shape(seed):
+    generator = torch.Generator().manual_seed(seed)
+    heads, classes, height, width, rows, columns = (
+        int(torch.randint(1, most, (), generator=generator)) for most in (4, 40, 9, 9, 70, 70)
+    )
+    logits = torch.randn(heads, classes, height, width, generator=generator)
+    if seed % 3 == 0:
+        logits = logits.mul(2).round()  # many ties, at corners and between
+    if seed % 2:  # classes last in memory, as a product of tokens and weights has them
+        logits = logits.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    found = class_map(logits, (rows, columns))
+    assert found.is_contiguous()
+    resized = F.interpolate(logits, (rows, columns), mode="bilinear", align_corners=False)
+    chosen = resized.gather(1, found.long()[:, None])[:, 0]
+    torch.testing.assert_close(chosen, resized.amax(1), rtol=1e-6, atol=1e-6)
+    if seed % 3:  # without ties, the very same
+        assert torch.equal(found.long(), resized.argmax(1))

@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 
 from skipbench.evaluations._heads import Heads
-from skipbench.evaluations._pixels import LabelledPixels
+from skipbench.evaluations._pixels import Grid, LabelledPixels
+from skipbench.evaluations._protocols import Optimiser
 
 GRID_HW, SIZE_HW, CHANNELS, CLASSES = (5, 7), (43, 52), 6, 4
+GRID = Grid(GRID_HW, (5.0, 7.0))
 
 
 def image(seed):
@@ -22,9 +24,28 @@ def image(seed):
     return tokens, mask
 
 
-def make_heads(rates=(1e-3,), decay=1e-2, seed=0):
+def make_heads(rates=(1e-3,), decay=1e-2, seed=0, optimiser="adamw", normalisation="standardise"):
     tokens = torch.cat([image(i)[0] for i in range(4)])
-    return Heads(tokens.mean(0), tokens.std(0), CLASSES, rates, decay, seed)
+    how = Optimiser(optimiser, decay)
+    return Heads(tokens.mean(0), tokens.std(0), CLASSES, rates, how, seed, normalisation)
+
+
+def gradients(heads, tokens, samples, counted=None):
+    """Of whole images: the tokens that a sample names are picked here."""
+    picked = [t[s.tokens.flatten()] for t, s in zip(tokens, samples, strict=True)]
+    return heads.gradients(picked, samples, counted)
+
+
+def every(mask):
+    return LabelledPixels(mask, GRID).every().sample(GRID, mask.shape)
+
+
+def draw(mask, pixels, rng, stride=2):
+    return LabelledPixels(mask, GRID).draw(pixels, rng, stride).sample(GRID, mask.shape)
+
+
+def standardised(heads, tokens):
+    return (tokens - heads.mean) / heads.deviation
 
 
 def full_loss(tokens, mask, weight, bias):
@@ -38,11 +59,9 @@ def full_loss(tokens, mask, weight, bias):
 def autograd(heads, pairs, head=0):
     """Loss and gradient of one head, by standardising, resizing and back-propagating."""
     mine = slice(head * CLASSES, (head + 1) * CLASSES)
-    weight = heads.weight[:, mine].clone().requires_grad_()
-    bias = heads.bias[mine].clone().requires_grad_()
-    losses = [
-        full_loss((tokens - heads.mean) * heads.scale, mask, weight, bias) for tokens, mask in pairs
-    ]
+    weight = heads.parameters["weight"][:, mine].clone().requires_grad_()
+    bias = heads.parameters["bias"][mine].clone().requires_grad_()
+    losses = [full_loss(standardised(heads, tokens), mask, weight, bias) for tokens, mask in pairs]
     loss = torch.stack(losses).mean()
     loss.backward()
     return loss.item(), weight.grad, bias.grad
@@ -51,25 +70,25 @@ def autograd(heads, pairs, head=0):
 def test_every_pixel_is_the_full_loss():
     pairs = [image(seed) for seed in range(3)]
     heads = make_heads(rates=(1e-3, 1e-1))
-    heads.weight.normal_(generator=torch.Generator().manual_seed(1))
-    samples = [LabelledPixels(mask, GRID_HW).every().sample(GRID_HW, SIZE_HW) for _, mask in pairs]
-    found = heads.gradients([tokens for tokens, _ in pairs], samples)
+    heads.parameters["weight"].normal_(generator=torch.Generator().manual_seed(1))
+    samples = [every(mask) for _, mask in pairs]
+    found = gradients(heads, [tokens for tokens, _ in pairs], samples)
     for head in range(2):
         loss, weight, bias = autograd(heads, pairs, head)
         mine = slice(head * CLASSES, (head + 1) * CLASSES)
         assert found.loss[head].item() == pytest.approx(loss, rel=1e-5)
-        torch.testing.assert_close(found.weight[:, mine], weight, rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(found.bias[mine], bias, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(found.slopes["weight"][:, mine], weight, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(found.slopes["bias"][mine], bias, rtol=1e-4, atol=1e-6)
 
 
 def test_in_parts_is_the_same(monkeypatch):
     tokens, mask = image(0)
-    sample = LabelledPixels(mask, GRID_HW).every().sample(GRID_HW, SIZE_HW)
+    sample = every(mask)
     heads = make_heads()
-    whole = heads.gradients([tokens], [sample])
-    monkeypatch.setattr("skipbench.evaluations._heads.PIXELS_AT_ONCE", 100)
-    parts = heads.gradients([tokens], [sample])
-    torch.testing.assert_close(parts.weight, whole.weight)
+    whole = gradients(heads, [tokens], [sample])
+    monkeypatch.setattr("skipbench.evaluations._heads.LOGITS_AT_ONCE", 100)
+    parts = gradients(heads, [tokens], [sample])
+    torch.testing.assert_close(parts.slopes["weight"], whole.slopes["weight"])
     torch.testing.assert_close(parts.loss, whole.loss)
 
 
@@ -78,14 +97,14 @@ def test_sampled_gradient_is_unbiased(stride):
     """The mean of many lies within their standard error of the gradient in full."""
     tokens, mask = image(3)
     heads = make_heads()
-    heads.weight.normal_(generator=torch.Generator().manual_seed(1))
+    heads.parameters["weight"].normal_(generator=torch.Generator().manual_seed(1))
     _, exact, _ = autograd(heads, [(tokens, mask)])
-    labelled, rng = LabelledPixels(mask, GRID_HW), np.random.default_rng(0)
+    labelled, rng = LabelledPixels(mask, GRID), np.random.default_rng(0)
     drawn = torch.stack(
         [
-            heads.gradients(
-                [tokens], [labelled.draw(20, stride, rng).sample(GRID_HW, SIZE_HW)]
-            ).weight.flatten()
+            gradients(heads, [tokens], [labelled.draw(20, rng, stride).sample(GRID, SIZE_HW)])
+            .slopes["weight"]
+            .flatten()
             for _ in range(1500)
         ]
     )
@@ -95,58 +114,145 @@ def test_sampled_gradient_is_unbiased(stride):
 
 def test_weights_stand_for_all_labelled_pixels():
     _, mask = image(1)
-    labelled, rng = LabelledPixels(mask, GRID_HW), np.random.default_rng(0)
+    labelled, rng = LabelledPixels(mask, GRID), np.random.default_rng(0)
     assert labelled.every().weights.sum() == pytest.approx(1, rel=1e-6)
-    totals = [labelled.draw(16, 2, rng).sample(GRID_HW, SIZE_HW).weights.sum() for _ in range(400)]
+    totals = [labelled.draw(16, rng, 2).sample(GRID, SIZE_HW).weights.sum() for _ in range(400)]
     assert np.mean(totals) == pytest.approx(1, abs=0.05)
-    drawn = labelled.draw(16, 2, rng)
+    drawn = labelled.draw(16, rng, 2)
     assert (mask.ravel()[drawn.places] == drawn.labels).all() and (drawn.labels != 255).all()
 
 
 def test_a_mask_without_labels_counts_for_nothing():
     tokens, _ = image(0)
-    nothing = LabelledPixels(np.full(SIZE_HW, 255, np.uint8), GRID_HW)
+    nothing = LabelledPixels(np.full(SIZE_HW, 255, np.uint8), GRID)
     rng = np.random.default_rng(0)
-    for drawn in (nothing.draw(64, 2, rng), nothing.every()):
-        found = make_heads().gradients([tokens], [drawn.sample(GRID_HW, SIZE_HW)])
-        assert not found.weight.any() and not found.loss.any()
+    for drawn in (nothing.draw(64, rng, 2), nothing.every()):
+        found = gradients(make_heads(), [tokens], [drawn.sample(GRID, SIZE_HW)])
+        assert not found.slopes["weight"].any() and not found.loss.any()
 
 
-def test_side_by_side_is_one_after_the_other():
-    """Six rates at once give what six runs of torch's AdamW give, each on its own."""
-    rates, decay, steps = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1), 1e-2, 25
+RATES = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+STEPS = 25
+SHARES = [0.5 * (1 + math.cos(math.pi * step / STEPS)) for step in range(STEPS)]
+
+
+def drawn_steps(pairs):
+    rng = np.random.default_rng(0)
+    return [[draw(mask, 40, rng) for _, mask in pairs] for _ in range(STEPS)]
+
+
+def by_torch(make_optimiser, rate, start, pairs, steps, inputs):
+    """One rate on its own: autograd and torch's optimiser."""
+    weight, bias = start.clone().requires_grad_(), torch.zeros(CLASSES, requires_grad=True)
+    optimiser = make_optimiser([weight, bias], rate)
+    for chosen, share in zip(steps, SHARES, strict=True):
+        optimiser.param_groups[0]["lr"] = rate * share
+        optimiser.zero_grad()
+        losses = [
+            sampled_loss(inputs(tokens), sample, weight, bias)
+            for (tokens, _), sample in zip(pairs, chosen, strict=True)
+        ]
+        torch.stack(losses).mean().backward()
+        optimiser.step()
+    return weight.detach(), bias.detach()
+
+
+def assert_head(heads, head, weight, bias):
+    mine = slice(head * CLASSES, (head + 1) * CLASSES)
+    found = heads.parameters
+    torch.testing.assert_close(found["weight"][:, mine], weight, rtol=2e-4, atol=2e-5)
+    torch.testing.assert_close(found["bias"][mine], bias, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
+@pytest.mark.parametrize("normalisation", ["standardise", "none"])
+def test_side_by_side_is_one_after_the_other(optimiser, normalisation):
+    """Six rates at once give what six runs of torch's optimiser give, each on its own."""
+    decay = 1e-2
     pairs = [image(seed) for seed in range(3)]
-    rng = np.random.default_rng(0)
-    samples = [
-        [LabelledPixels(m, GRID_HW).draw(40, 2, rng).sample(GRID_HW, SIZE_HW) for _, m in pairs]
-        for _ in range(steps)
-    ]
-    shares = [0.5 * (1 + math.cos(math.pi * step / steps)) for step in range(steps)]
-    heads = make_heads(rates, decay)
-    start = heads.weight[:, :CLASSES].clone()
-    for chosen, share in zip(samples, shares, strict=True):
-        heads.step(heads.gradients([tokens for tokens, _ in pairs], chosen), share)
+    steps = drawn_steps(pairs)
+    heads = make_heads(RATES, decay, optimiser=optimiser, normalisation=normalisation)
+    start = heads.parameters["weight"][:, :CLASSES].clone()
+    for chosen, share in zip(steps, SHARES, strict=True):
+        heads.step(gradients(heads, [tokens for tokens, _ in pairs], chosen), share)
+
+    def theirs(parameters, rate):
+        if optimiser == "adamw":
+            return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
+        return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=decay)
+
+    def inputs(tokens):
+        return standardised(heads, tokens) if normalisation == "standardise" else tokens
+
+    for head, rate in enumerate(RATES):
+        assert_head(heads, head, *by_torch(theirs, rate, start, pairs, steps, inputs))
+
+
+def test_a_head_that_does_not_count_an_image_has_never_seen_it():
+    """Two heads of one rate: one learns from all images, the other not from the second."""
+    pairs = [image(seed) for seed in range(3)]
+    steps = drawn_steps(pairs)
+    heads = make_heads((1e-2, 1e-2))
+    start = heads.parameters["weight"][:, :CLASSES].clone()
+    counted = torch.tensor([[True, True], [True, False], [True, True]])
+    for chosen, share in zip(steps, SHARES, strict=True):
+        heads.step(gradients(heads, [tokens for tokens, _ in pairs], chosen, counted), share)
+
+    def theirs(parameters, rate):
+        return torch.optim.AdamW(parameters, lr=rate, weight_decay=1e-2)
+
+    for head, kept in ((0, [0, 1, 2]), (1, [0, 2])):
+        some = [[chosen[i] for i in kept] for chosen in steps]
+        found = by_torch(
+            theirs, 1e-2, start, [pairs[i] for i in kept], some, lambda t: standardised(heads, t)
+        )
+        assert_head(heads, head, *found)
+
+
+def test_batch_norm_is_torchs():
+    """BatchNorm1d and Linear under AdamW, one rate after the other, on the very tokens drawn."""
+    decay, rates = 1e-2, (1e-3, 3e-2)
+    pairs = [image(seed) for seed in range(3)]
+    steps = drawn_steps(pairs)
+    heads = Heads(
+        torch.zeros(CHANNELS), torch.ones(CHANNELS), CLASSES, rates,
+        Optimiser("adamw", decay), 0, "batch norm",
+    )  # fmt: skip
+    start = heads.parameters["weight"][:, :CLASSES].clone()
+    for chosen, share in zip(steps, SHARES, strict=True):
+        heads.step(gradients(heads, [tokens for tokens, _ in pairs], chosen), share)
+    tokens = pairs[0][0]
+    weight, bias = heads.folded()
+    mine = (tokens @ weight + bias).unflatten(1, (len(rates), CLASSES))
     for head, rate in enumerate(rates):
-        weight, bias = start.clone().requires_grad_(), torch.zeros(CLASSES, requires_grad=True)
-        optimiser = torch.optim.AdamW([weight, bias], lr=rate, weight_decay=decay)
-        for chosen, share in zip(samples, shares, strict=True):
+        norm, linear = torch.nn.BatchNorm1d(CHANNELS), torch.nn.Linear(CHANNELS, CLASSES)
+        linear.weight.data.copy_(start.T)
+        linear.bias.data.zero_()
+        both = [*norm.parameters(), *linear.parameters()]
+        optimiser = torch.optim.AdamW(both, lr=rate, weight_decay=decay)
+        for chosen, share in zip(steps, SHARES, strict=True):
             optimiser.param_groups[0]["lr"] = rate * share
             optimiser.zero_grad()
-            torch.stack(
-                [
-                    sampled_loss((tokens - heads.mean) * heads.scale, sample, weight, bias)
-                    for (tokens, _), sample in zip(pairs, chosen, strict=True)
-                ]
-            ).mean().backward()
+            picked = [t[s.tokens.flatten()] for (t, _), s in zip(pairs, chosen, strict=True)]
+            logits = linear(norm(torch.cat(picked))).split([len(p) for p in picked])
+            losses = [
+                pixel_loss(x.view(-1, 4, CLASSES), s) for x, s in zip(logits, chosen, strict=True)
+            ]
+            torch.stack(losses).mean().backward()
             optimiser.step()
-        mine = slice(head * CLASSES, (head + 1) * CLASSES)
-        torch.testing.assert_close(heads.weight[:, mine], weight.detach(), rtol=2e-4, atol=2e-5)
-        torch.testing.assert_close(heads.bias[mine], bias.detach(), rtol=2e-4, atol=2e-5)
+        norm.eval()
+        expected = linear(norm(tokens)).detach()
+        torch.testing.assert_close(mine[:, head], expected, rtol=1e-3, atol=1e-4)
 
 
 def sampled_loss(tokens, sample, weight, bias):
     logits = tokens @ weight + bias
-    mixed = (sample.shares[..., None] * logits[sample.tokens][:, None]).sum(2)
+    return pixel_loss(logits[sample.tokens], sample)
+
+
+def pixel_loss(corners, sample):
+    """corners: (cells, 4, classes)."""
+    mixed = (sample.shares[..., None] * corners[:, None]).sum(2)
     losses = F.cross_entropy(mixed.flatten(0, 1), sample.labels.flatten(), reduction="none")
     return (losses * sample.weights.flatten()).sum()
 
@@ -154,33 +260,32 @@ def sampled_loss(tokens, sample, weight, bias):
 def test_folded_heads_give_the_same_logits():
     tokens, _ = image(0)
     heads = make_heads(rates=(1e-3, 1e-2))
-    heads.bias.normal_(generator=torch.Generator().manual_seed(1))
+    heads.parameters["bias"].normal_(generator=torch.Generator().manual_seed(1))
     weight, bias = heads.folded()
-    standardised = (tokens - heads.mean) * heads.scale
-    expected = standardised @ heads.weight + heads.bias
+    expected = standardised(heads, tokens) @ heads.parameters["weight"] + heads.parameters["bias"]
     torch.testing.assert_close(tokens @ weight + bias, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_channel_that_never_varies_is_harmless():
     mean, deviation = torch.ones(CHANNELS), torch.zeros(CHANNELS)
-    heads = Heads(mean, deviation, CLASSES, (1e-2,), 0.0, 0)
+    heads = Heads(mean, deviation, CLASSES, (1e-2,), Optimiser(weight_decay=0.0), 0)
     tokens, mask = image(0)
-    sample = LabelledPixels(mask, GRID_HW).every().sample(GRID_HW, SIZE_HW)
-    heads.step(heads.gradients([tokens], [sample]), 1.0)
+    sample = every(mask)
+    heads.step(gradients(heads, [tokens], [sample]), 1.0)
     weight, bias = heads.folded()
     assert weight.isfinite().all() and bias.isfinite().all() and not weight.any()
 
 
 def test_state_goes_on_bit_for_bit():
     tokens, mask = image(0)
-    sample = LabelledPixels(mask, GRID_HW).every().sample(GRID_HW, SIZE_HW)
+    sample = every(mask)
     one, other = make_heads(rates=(1e-3, 1e-2)), make_heads(rates=(1e-3, 1e-2), seed=5)
     for _ in range(3):
-        one.step(one.gradients([tokens], [sample]), 1.0)
-    other.restore({k: torch.as_tensor(v).clone() for k, v in one.state().items()})
+        one.step(gradients(one, [tokens], [sample]), 1.0)
+    other.restore({name: value.clone() for name, value in one.state().items()})
     for heads in (one, other):
-        heads.step(heads.gradients([tokens], [sample]), 0.5)
-    assert torch.equal(one.weight, other.weight) and torch.equal(one.bias, other.bias)
+        heads.step(gradients(heads, [tokens], [sample]), 0.5)
+    assert all(torch.equal(one.parameters[name], other.parameters[name]) for name in one.parameters)
 
 
 def test_trained_long_enough_it_is_scikit_learns_optimum():
@@ -192,13 +297,43 @@ def test_trained_long_enough_it_is_scikit_learns_optimum():
     tokens = torch.from_numpy(np.eye(3)[labels.ravel()] @ random.normal(size=(3, 4)))
     tokens = (tokens + torch.from_numpy(random.normal(0, 1, tokens.shape))).float()
     mask = labels.astype(np.uint8)  # as large as the grid: each pixel is a token
-    sample = LabelledPixels(mask, (6, 8)).every().sample((6, 8), (6, 8))
-    heads = Heads(tokens.mean(0), tokens.std(0), 3, (3e-2,), 0.0, 0)
+    grid = Grid((6, 8), (6.0, 8.0))
+    sample = LabelledPixels(mask, grid).every().sample(grid, (6, 8))
+    heads = Heads(tokens.mean(0), tokens.std(0), 3, (3e-2,), Optimiser(weight_decay=0.0), 0)
     for step in range(3000):
-        found = heads.gradients([tokens], [sample])
+        found = gradients(heads, [tokens], [sample])
         heads.step(found, 0.5 * (1 + math.cos(math.pi * step / 3000)))
     theirs = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
     theirs.fit(tokens.numpy(), labels.ravel())
     weight, bias = heads.folded()
     mine = torch.softmax(tokens @ weight + bias, 1).numpy()
     np.testing.assert_allclose(mine, theirs.predict_proba(tokens.numpy()), atol=2e-3)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_padding_beyond_the_picture_is_cut_off(times):
+    """Tokens of a padded picture: as if resized to the padded size, and the padding cut off."""
+    patch, picture_hw, grid_hw = 10, (55, 74), (6, 8)
+    grid = Grid(grid_hw, (5.5, 7.4))
+    mask = np.zeros((times * 55, times * 74), np.uint8)
+    sample = LabelledPixels(mask, grid).every().sample(grid, mask.shape)
+    values = torch.randn(48, generator=torch.Generator().manual_seed(0))
+    mixed = (sample.shares * values[sample.tokens][:, None]).sum(2)
+    padded_hw = [times * patch * side for side in grid_hw]
+    whole = F.interpolate(values.view(1, 1, *grid_hw), padded_hw, mode="bilinear")[0, 0]
+    expected = whole[: times * picture_hw[0], : times * picture_hw[1]]
+    drawn = LabelledPixels(mask, grid).every()
+    np.testing.assert_allclose(
+        mixed.numpy(), expected.numpy().ravel()[drawn.places], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_most_cells_in_few_steps():
+    """About 32 cells of an image in a step, other ones in every step, all of them in the end."""
+    grid = Grid((28, 28), (28.0, 28.0))
+    labelled = LabelledPixels(np.zeros((90, 120), np.uint8), grid)
+    rng = np.random.default_rng(0)
+    drawn = [labelled.draw(1024, rng) for _ in range(300)]
+    assert 25 <= np.mean([len(d.cells) for d in drawn]) <= 40
+    assert 900 <= np.mean([d.places.size for d in drawn]) <= 1150
+    assert len(np.unique(np.concatenate([d.cells for d in drawn]))) == 28 * 28

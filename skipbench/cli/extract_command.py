@@ -61,25 +61,11 @@ def extract(
     position_rule: options.Positions = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
-    batch_size: Annotated[
-        str, typer.Option("--batch-size", metavar="auto|N", help="Halved when memory runs out.")
-    ] = "auto",
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", min=1, help="Threads that decode.", show_default="by cores"),
-    ] = None,
-    store_dtype: Annotated[
-        str, typer.Option("--store-dtype", metavar="fp16|fp32", help="Precision on disk.")
-    ] = "fp16",
+    batch_size: options.BatchSize = "auto",
+    workers: options.Workers = None,
+    store_dtype: options.StoreDtypeOption = "fp16",
     cache: options.Cache = None,
-    cache_limit: Annotated[
-        str,
-        typer.Option(
-            "--cache-limit",
-            envvar="SKIPBENCH_CACHE_LIMIT",
-            help="Least recently used features go beyond this.",
-        ),
-    ] = "50GB",
+    cache_limit: options.CacheLimit = "50GB",
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -95,7 +81,7 @@ def extract(
     from skipbench.images import find_images, parse_size
     from skipbench.records import PRECISIONS, TENSORS, StoreDtype
 
-    how_many = _batch_size(batch_size)
+    how_many = options.batch_size(batch_size)
     cache_bytes = parse_bytes(cache_limit)
     ensure_writable(cache_folder(cache) / "features")
     options.one_of("--precision", precision, *PRECISIONS)
@@ -165,13 +151,3 @@ def extract(
 def _whose(dataset: "Dataset") -> str:
     partial = f" (partial: {dataset.official:,} in all)" if dataset.official else " (partial)"
     return f"{dataset.name} {dataset.split}{partial if dataset.partial else ''}: "
-
-
-def _batch_size(text: str) -> int | None:
-    from skipbench.errors import UsageError
-
-    if text == "auto":
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"--batch-size {text!r}: give auto or a number from 1")
-    return int(text)

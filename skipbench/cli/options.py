@@ -128,6 +128,25 @@ SkipBad = Annotated[
     int,
     typer.Option("--skip-bad", min=0, help="Leave out up to so many files that cannot be decoded."),
 ]
+BatchSize = Annotated[
+    str, typer.Option("--batch-size", metavar="auto|N", help="Halved when memory runs out.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Threads that decode.", show_default="by cores"),
+]
+StoreDtypeOption = Annotated[
+    str, typer.Option("--store-dtype", metavar="fp16|fp32", help="Precision on disk.")
+]
+CacheLimit = Annotated[
+    str,
+    typer.Option(
+        "--cache-limit",
+        envvar="SKIPBENCH_CACHE_LIMIT",
+        help="Least recently used features go beyond this.",
+    ),
+]
+Out = Annotated[str, typer.Option("--out", help="Folder for the records.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Machine-readable output on stdout, all else on stderr.")
 ]
@@ -151,8 +170,7 @@ def inspection(
     facts = _expected_facts(expect, heads)
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", device):
         one_of("--device", device, "auto", "cpu", "cuda", "cuda:N", "mps")
-    if not ckpt.startswith("timm:") and not Path(ckpt).expanduser().exists():
-        raise CheckpointError(missing_checkpoint(Path(ckpt)))
+    ensure_checkpoint(ckpt)
 
     from skipbench import pipeline  # torch: only once all that is cheap to check is right
     from skipbench.checkpoints import Expected
@@ -165,6 +183,19 @@ def inspection(
         position_rule=position_rule,  # type: ignore[arg-type]
         device=device,
     )
+
+
+def ensure_checkpoint(ckpt: str) -> None:
+    if not ckpt.startswith("timm:") and not Path(ckpt).expanduser().exists():
+        raise CheckpointError(missing_checkpoint(Path(ckpt)))
+
+
+def batch_size(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--batch-size {text!r}: give auto or a number from 1")
+    return int(text)
 
 
 def _expected_facts(expect: list[str] | None, heads: int | None) -> dict[str, Any]:

@@ -1,88 +1,156 @@
 """The class of every pixel: the argmax of bilinearly resized logits, without resizing them.
 
-Between four neighbouring tokens (a cell), an interpolated logit lies between the lowest and the
-highest of its four corners. So a class can win a pixel of a cell only if its highest corner reaches
-the best of all lowest corners. Most cells have one such class, and are done; in the others, only
-those few are interpolated. The result is that of `interpolate` and `argmax`, pixel for pixel, but
-where two classes differ by less than rounding (one pixel of 45 million of real images).
+Between four neighbouring tokens (a cell), the difference of two interpolated logits is a weighted
+mean of its values at the four corners. So the class that wins all corners wins the cell; and else a
+class can win a pixel only if it is below no corner's winner at all four. The same is true of a
+column of pixels in a cell and its two ends. Most cells are settled by their corners, and many
+columns of the others by their ends. Only the rest is interpolated, of the few classes that can win.
+The result is that of `interpolate` and `argmax`, pixel for pixel, but where two classes differ by
+less than rounding.
+
+For speed on the CPU, items (cells or columns) are in the last dimension, so that all runs over long
+rows; and `index_select` and `maximum` take the place of indexing and `where`, which are much slower.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-# Cells with up to so many candidates are interpolated together, padded to that number.
-GROUPS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
+# Items with up to so many candidates are compared together, padded to that number.
+GROUPS = (2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256)
+# Numbers in the largest tensor; uncertain cells are taken in parts that keep to it at the worst.
+AT_ONCE = 2**23
 
 
-def class_map(logits: Tensor, size_hw: tuple[int, int]) -> Tensor:
-    """(heads, classes, height, width) finite logits → (heads, *size_hw) uint8 classes."""
-    heads, classes, height, width = logits.shape
-    down = _axis(height, size_hw[0], logits.device)
-    right = _axis(width, size_hw[1], logits.device)
-    corners = F.pad(logits.float(), (0, 1, 0, 1), mode="replicate")  # the last tokens reach the rim
-    lowest = _over_corners(corners, torch.minimum)
-    candidates = _over_corners(corners, torch.maximum) >= lowest.amax(1, keepdim=True)
-    count = candidates.sum(1, dtype=torch.int16)  # (heads, height, width)
-    # Every cell as a block of pixels, first of the class that is sure where there is but one.
-    blocks = (
-        lowest.argmax(1).to(torch.uint8)[..., None, None].expand(-1, -1, -1, down.most, right.most)
-    )
-    blocks = blocks.contiguous()
-    last = corners.permute(0, 2, 3, 1).contiguous()  # (heads, height + 1, width + 1, classes)
-    allowed = candidates.permute(0, 2, 3, 1)
-    fewer = 1
-    for most in GROUPS:
-        cells = ((count > fewer) & (count <= most)).nonzero(as_tuple=True)
-        if len(cells[0]):
-            blocks[cells] = _winners(last, allowed, cells, min(most, classes), down, right)
-        fewer = most
-    # (heads, height, rows, width, columns): the blocks side by side; then only pixels there are.
-    side_by_side = blocks.transpose(2, 3).reshape(heads, height * down.most, width * right.most)
-    return side_by_side[:, down.place][:, :, right.place]
-
-
-def _over_corners(corners: Tensor, extreme: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Of the four corners of each cell."""
-    across = extreme(corners[..., :-1], corners[..., 1:])
-    return extreme(across[..., :-1, :], across[..., 1:, :])
-
-
-def _winners(
-    last: Tensor,
-    allowed: Tensor,
-    cells: tuple[Tensor, ...],
-    most: int,
-    down: "_Axis",
-    right: "_Axis",
+def class_map(
+    logits: Tensor, size_hw: tuple[int, int], extent_hw: tuple[float, float] | None = None
 ) -> Tensor:
-    """(cells, rows, columns) uint8: the best candidate of each pixel of these cells."""
-    head, row, column = cells
-    mine = allowed[cells]  # (cells, classes)
-    # Candidates first, each part in the order of classes, so that the first wins a tie.
-    chosen = (~mine).to(torch.uint8).sort(dim=1, stable=True).indices[:, :most]
+    """(heads, classes, height, width) finite logits → (heads, *size_hw) uint8 classes.
 
-    def corner(below: int, beside: int) -> Tensor:
-        return last[head, row + below, column + beside].gather(1, chosen)[..., None]
+    extent_hw: how many tokens the picture covers, if padded on the right and at the bottom.
+    """
+    heads, classes, height, width = logits.shape
+    extent = extent_hw or (height, width)
+    down = _axis(height, size_hw[0], extent[0], logits.device)
+    right = _axis(width, size_hw[1], extent[1], logits.device)
+    tokens = logits.permute(0, 2, 3, 1).reshape(-1, classes).float()
+    corners = _corners(heads, height, width, logits.device)
+    winners = tokens.argmax(1)[corners]  # (4, cells)
+    # Every cell as a block of pixels, (columns, rows), first of the class at its first corner.
+    blocks = winners[0].to(torch.uint8)[:, None, None].repeat(1, right.most, down.most)
+    uncertain = (winners.amin(0) != winners.amax(0)).nonzero()[:, 0]
+    for cells in _parts(uncertain, 2 * right.most * classes):
+        candidates = _candidates(cells, tokens, corners[:, cells], winners[:, cells])
+        _fill_columns(blocks, _fill_cells(blocks, candidates, right), down, width + 1)
+    # (heads, height + 1, columns, rows): blocks side by side, only of the columns there are
+    side_by_side = blocks.view(heads, height + 1, -1, down.most).index_select(2, right.place)
+    stacked = side_by_side.transpose(2, 3).reshape(heads, -1, size_hw[1])
+    return stacked.index_select(1, down.place)
 
-    share = right.share[column][:, None]  # (cells, 1, columns)
-    upper = corner(0, 0) * (1 - share) + corner(0, 1) * share
-    lower = corner(1, 0) * (1 - share) + corner(1, 1) * share
-    # One candidate after the other: argmax over any but the last dimension is slow on the CPU.
-    share = down.share[row][..., None]  # (cells, rows, 1)
-    there = mine.gather(1, chosen)
-    names = chosen.to(torch.uint8)[..., None, None]
-    best = upper[:, 0, None] * (1 - share) + lower[:, 0, None] * share
-    winner = names[:, 0].expand(best.shape)
-    for i in range(1, most):
-        value = upper[:, i, None] * (1 - share) + lower[:, i, None] * share
-        better = (value > best) & there[:, i, None, None]
-        best = torch.where(better, value, best)
-        winner = torch.where(better, names[:, i], winner)
-    return winner
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Classes that may win somewhere in an item, sorted by item and then by class."""
+
+    item: Tensor  # (candidates,): the cell, or the column, in the order of `blocks`
+    name: Tensor  # (candidates,) uint8: the class
+    ends: Tensor  # (4 or 2, candidates): its logits at the corners, or ends, of the item
+
+    def groups(self, pixels: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Items (n,), names (most, n) and ends (4 or 2, most, n) of items with about as many."""
+        items, count = self.item.unique_consecutive(return_counts=True)
+        last = count.cumsum(0) - 1
+        fewer = 0
+        for most in GROUPS:
+            number = torch.arange(most, device=items.device)[:, None]
+            members = ((count > fewer) & (count <= most)).nonzero()[:, 0]
+            for part in _parts(members, most * pixels):
+                # Where there are fewer, the last is repeated: it is not better than itself.
+                slots = (last[part] - count[part] + 1 + number).minimum(last[part]).view(-1)
+                names = self.name.index_select(0, slots).view(most, -1)
+                yield items[part], names, self.ends.index_select(1, slots).view(-1, *names.shape)
+            fewer = most
+
+
+def _candidates(cells: Tensor, tokens: Tensor, corners: Tensor, winners: Tensor) -> _Candidates:
+    """corners, winners: (4, cells), tokens and classes."""
+    a, b, c, d = (tokens.index_select(0, corner) for corner in corners)  # (cells, classes)
+    lowest = a.minimum(b).minimum(c.minimum(d))
+    highest = a.maximum(b).maximum(c.maximum(d))
+    # First what is cheap for all classes: it must reach the best of all lowest corners.
+    cell, name = (highest >= lowest.amax(1, keepdim=True)).nonzero(as_tuple=True)
+    start = corners * tokens.shape[1]  # where a token is in all logits
+    mine = tokens.take(start.index_select(1, cell) + name)  # (4, candidates)
+    theirs = tokens.take(start.T[:, :, None] + winners.T[:, None])  # (cells, corners, winners)
+    theirs = theirs.view(-1, 16).index_select(0, cell).T.reshape(4, 4, -1)
+    ahead = (mine[:, None] - theirs).amax(0).amin(0)  # at the best corner, of the hardest winner
+    kept = (ahead >= 0).nonzero()[:, 0]
+    return _Candidates(cells[cell[kept]], name[kept].to(torch.uint8), mine.index_select(1, kept))
+
+
+def _fill_cells(blocks: Tensor, candidates: _Candidates, right: "_Axis") -> _Candidates:
+    """Fills each column with the winner of its upper end; those left have another at the lower."""
+    items, names, values = [], [], []
+    for cell, name, corners in candidates.groups(2 * right.most):
+        share = right.shares(cell % len(right.share))  # (columns, n)
+        left, beside = corners.view(2, 2, *name.shape)[:, :, :, None].unbind(1)
+        ends = left * (1 - share) + beside * share  # (2, most, columns, n)
+        best = _first_best(ends.transpose(0, 1))  # (2, columns, n)
+        winner = name.gather(0, best[0])
+        blocks[cell] = winner.T[..., None].expand(-1, -1, blocks.shape[2])
+        ahead = (ends - ends.gather(1, best.flip(0)[:, None])).amin(0)  # of the other end's winner
+        open_ = (ahead >= 0) & (best[0] != best[1])  # (most, columns, n)
+        column, n, candidate = open_.permute(1, 2, 0).nonzero(as_tuple=True)
+        items.append(cell[n] * right.most + column)
+        names.append(name.take(candidate * len(cell) + n))
+        place = (candidate * right.most + column) * len(cell) + n
+        values.append(ends.view(2, -1).index_select(1, place))
+    return _Candidates(torch.cat(items), torch.cat(names), torch.cat(values, 1))
+
+
+def _fill_columns(blocks: Tensor, candidates: _Candidates, down: "_Axis", across: int) -> None:
+    """Fills columns pixel by pixel; across: cells beside each other."""
+    columns = blocks.view(-1, blocks.shape[2])
+    for column, name, ends in candidates.groups(down.most):
+        share = down.shares(column // (blocks.shape[1] * across) % len(down.share))  # (rows, n)
+        upper, lower = ends[:, :, None]
+        best = _first_best(upper * (1 - share) + lower * share)
+        columns[column] = name.gather(0, best).T.contiguous()
+
+
+def _first_best(values: Tensor) -> Tensor:
+    """(candidates, …) → (…) int64: which is the highest, the first of equals."""
+    if len(values) > 16:  # rare, so that steps count for more than their size
+        return values.argmax(0)
+    highest, best = values[0], torch.zeros_like(values[0], dtype=torch.uint8)
+    for i, value in enumerate(values[1:], 1):
+        best = best.maximum((value > highest).to(torch.uint8) * i)  # a later one is a larger number
+        highest = highest.maximum(value)
+    return best.long()
+
+
+def _parts(items: Tensor, numbers: int) -> Iterator[Tensor]:
+    """numbers: that each item needs."""
+    if len(items):
+        yield from items.split(max(1, AT_ONCE // numbers))
+
+
+def _corners(heads: int, height: int, width: int, device: torch.device) -> Tensor:
+    """(4, cells) int64: tokens above left, above right, below left, below right of each cell.
+
+    With half cells around the grid, between the tokens of the rim and themselves: height + 1 rows
+    of width + 1 cells a head, none of which has more pixels than those inside.
+    """
+
+    def ends(tokens: int) -> Tensor:  # (2, cells)
+        second = torch.arange(tokens + 1, device=device)
+        return torch.stack([(second - 1).clamp_min(0), second.clamp_max(tokens - 1)])
+
+    head = torch.arange(heads, device=device)[:, None, None]
+    rows, columns = ends(height)[:, None, None, :, None], ends(width)[:, None, None]
+    return ((head * height + rows) * width + columns).reshape(4, -1)
 
 
 @dataclass(frozen=True)
@@ -93,16 +161,21 @@ class _Axis:
     share: Tensor  # (cells, most): of the second token, for each pixel of a cell
     place: Tensor  # (pixels,): where a pixel is, once all cells have `most`
 
+    def shares(self, cells: Tensor) -> Tensor:
+        """(most, n) of n cells."""
+        return self.share.index_select(0, cells).T.contiguous()
 
-def _axis(tokens: int, pixels: int, device: torch.device) -> _Axis:
+
+def _axis(tokens: int, pixels: int, extent: float, device: torch.device) -> _Axis:
     """As `interpolate` does it, in its precision: pixel centres, half a token beyond the first."""
-    scale = torch.tensor(tokens, dtype=torch.float32) / pixels
-    source = (scale * (torch.arange(pixels) + 0.5) - 0.5).clamp_min_(0)
-    cell = source.long().clamp_max_(tokens - 1)
-    count = torch.bincount(cell, minlength=tokens)
+    scale = torch.tensor(extent / pixels, dtype=torch.float32)
+    source = scale * (torch.arange(pixels) + 0.5) - 0.5
+    first = source.floor().long().clamp_max_(tokens - 1)
+    share_of_second = torch.where(first < 0, 0, source - first).clamp_max_(1)
+    cell = first + 1
+    count = torch.bincount(cell, minlength=tokens + 1)
     most = int(count.max())
-    within = torch.arange(pixels) - (count.cumsum(0) - count)[cell]
-    place = cell * most + within
-    share = torch.zeros(tokens * most)
-    share[place] = source - cell
-    return _Axis(most, share.view(tokens, most).to(device), place.to(device))
+    place = cell * most + torch.arange(pixels) - (count.cumsum(0) - count)[cell]
+    share = torch.zeros((tokens + 1) * most)
+    share[place] = share_of_second
+    return _Axis(most, share.view(tokens + 1, most).to(device), place.to(device))

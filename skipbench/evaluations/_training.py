@@ -42,9 +42,12 @@ class Draws:
 
     def __init__(self, course: Course) -> None:
         self.course = course
-        bytes_each = 5 * (course.pixels or 0) + 1000
-        self.ahead = max(1, MOST_DRAWN // (course.images * bytes_each))  # epochs
+        self.bytes_each = 5 * (course.pixels or 0) + 1000  # of an image and epoch
+        self.ahead = max(1, MOST_DRAWN // (course.images * self.bytes_each))  # epochs
         self._drawn: dict[tuple[int, int], tuple[Drawn, tuple[int, int]]] = {}
+
+    def most_bytes(self) -> int:
+        return self.bytes_each * self.course.images * min(self.ahead, self.course.epochs)
 
     def sample(self, images: Images, image: int, epoch: int, fresh: bool) -> Sample:
         """fresh: the next epoch has other images (views), so nothing is drawn ahead for it."""

@@ -127,6 +127,19 @@ class _ShardFile:
         self._file.close()
 
 
+def missing_images(
+    backbone: Backbone, items: Sequence[Picture], spec: FeatureSpec, cache: str | Path | None = None
+) -> int:
+    """Of how many images the features are not stored. Changes nothing."""
+    about = describe(backbone, items, spec)
+    builder = Builder(cache_folder(cache) / "features", key_of(about), about, spec)
+    if not builder.folder.is_dir():
+        return len(items)
+    plan = builder.plan(items, backbone, workers=2)
+    lacking = {shard for shards in builder.incomplete(plan).values() for shard in shards}
+    return sum(len(plan.shards[shard]) for shard in lacking)
+
+
 def open_store(
     backbone: Backbone,
     items: Sequence[Picture],

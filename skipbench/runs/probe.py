@@ -16,11 +16,10 @@ import torch
 
 from skipbench import views
 from skipbench.backbones.vit import Backbone
-from skipbench.datasets import Dataset, open_dataset
+from skipbench.datasets import Dataset
 from skipbench.engine.environment import of_this_run
 from skipbench.engine.memory import peak_bytes
 from skipbench.engine.progress import progress
-from skipbench.errors import UsageError
 from skipbench.evaluations import probe as evaluation
 from skipbench.evaluations._protocols import Protocol, settle
 from skipbench.evaluations.probe import Images, Scenes, Trained
@@ -39,6 +38,7 @@ from skipbench.records import FeatureSpec, Result, StoreDtype
 from skipbench.results.store import find_result, read_arrays, result_id, write_result
 from skipbench.runs._held import Keeping, Split, Views, Windows, cut_windows
 from skipbench.runs._state import TrainingState
+from skipbench.runs.splits import open_splits
 
 log = logging.getLogger("skipbench")
 
@@ -71,34 +71,6 @@ class Cell:
     layers: str
     blocks: tuple[int, ...]
     seed: int
-
-
-def open_splits(
-    name: str,
-    protocol: Protocol,
-    *,
-    train_images: int | None = None,
-    subset_seed: int = 0,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    classes: int | None = None,
-    skip_bad: int = 0,
-) -> tuple[Dataset, Dataset]:
-    """Training and validation images, as the protocol takes them."""
-    options: dict[str, Any] = {
-        "root": root, "limit": limit, "classes": classes, "skip_bad": skip_bad,
-    }  # fmt: skip
-    split = protocol.train_splits.get(name, "train")
-    wanted = train_images or protocol.train_images.get(name)
-    train = open_dataset(name, split, train_images=wanted, seed=subset_seed, **options)
-    val = open_dataset(name, "val", **options)
-    for data in (train, val):
-        if data.labels is None:
-            raise UsageError(
-                f"{name} {data.split} has no masks, which a probe needs; "
-                "give voc, ade20k, cocostuff, folder:PATH or shapes"
-            )
-    return train, val
 
 
 def probe(

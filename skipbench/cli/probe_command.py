@@ -1,0 +1,339 @@
+"""`skipbench probe`: linear-probe segmentation, mIoU with an interval."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from skipbench.cli import options
+from skipbench.cli.page import page
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from skipbench.records import Result
+
+MOST_CLASSES = 30  # listed on the screen; all are in the record
+
+
+def add_to(app: typer.Typer) -> None:
+    from skipbench.cli.app import ending_well
+
+    app.command("probe")(ending_well(probe))
+
+
+def probe(
+    ckpt: options.Ckpt,
+    dataset: Annotated[
+        str,
+        typer.Option(
+            "--dataset",
+            help="voc, ade20k, cocostuff, voc07, folder:PATH or shapes.",
+            show_default=False,
+        ),
+    ],
+    layers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--layers",
+            help="last, multiscale, last4, ibot, all, or blocks: 2,5,-1. Repeatable: several share "
+            "one pass over the images.",
+            show_default="last",
+        ),
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option("--protocol", metavar="paper|dinov2|leopart", help="Whose settings.")
+    ] = "paper",
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", min=1, help="Of training.", show_default="30")
+    ] = None,
+    lr: Annotated[
+        str | None,
+        typer.Option(
+            "--lr",
+            help="Learning rates, all trained at once.",
+            show_default="1e-4,3e-4,1e-3,3e-3,1e-2,3e-2",
+        ),
+    ] = None,
+    select: Annotated[
+        str,
+        typer.Option(
+            "--select",
+            metavar="val|holdout",
+            help="Where the rate of the headline is chosen: on the validation images, as papers "
+            "do, or on held-out training images. Both are reported.",
+        ),
+    ] = "val",
+    seeds: Annotated[
+        str, typer.Option("--seeds", "--seed", help="0, or several: 0,1,2 (mean ± deviation).")
+    ] = "0",
+    size: Annotated[
+        str | None,
+        typer.Option(
+            "--size",
+            help="At which the model sees images: N, HEIGHTxWIDTH, short:N, long:N or native.",
+            show_default="448",
+        ),
+    ] = None,
+    score_size: Annotated[
+        str | None,
+        typer.Option(
+            "--score-size",
+            metavar="full|N",
+            help="Masks at their own size, or resized to N×N.",
+            show_default="full",
+        ),
+    ] = None,
+    loss_pixels: Annotated[
+        str | None,
+        typer.Option(
+            "--loss-pixels",
+            metavar="N|all",
+            help="Labelled pixels of an image in one step.",
+            show_default="1024",
+        ),
+    ] = None,
+    standardize: Annotated[
+        bool | None,
+        typer.Option(
+            "--standardize/--no-standardize",
+            help="Each channel by its mean and deviation over the training tokens.",
+            show_default="as the protocol",
+        ),
+    ] = None,
+    norm: Annotated[
+        bool, typer.Option("--norm/--no-norm", help="The final norm applied to every block taken.")
+    ] = True,
+    views: Annotated[
+        int | None,
+        typer.Option(
+            "--views",
+            min=1,
+            help="Protocols dinov2 and leopart: so many crops of each image, in turn, instead of a "
+            "new one in every epoch.",
+            show_default=False,
+        ),
+    ] = None,
+    train_images: options.TrainImages = None,
+    subset_seed: Annotated[
+        int, typer.Option("--subset-seed", help="Of the random subset of training images.")
+    ] = 0,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="At most so many images of each split.")
+    ] = None,
+    data_root: options.DataRoot = None,
+    classes: options.Classes = None,
+    skip_bad: options.SkipBad = 0,
+    residual: options.ResidualOption = "auto",
+    weights: options.Weights = None,
+    heads: options.Heads = None,
+    expect: options.Expect = None,
+    position_rule: options.Positions = None,
+    device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    batch_size: options.BatchSize = "auto",
+    workers: options.Workers = None,
+    store_dtype: options.StoreDtypeOption = "fp16",
+    cache: options.Cache = None,
+    cache_limit: options.CacheLimit = "50GB",
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Keep features in memory instead of on disk.")
+    ] = False,
+    out: options.Out = "results",
+    force: Annotated[bool, typer.Option("--force", help="Do it again, though it is done.")] = False,
+    pictures: Annotated[
+        int,
+        typer.Option(
+            "--pictures", min=0, help="Draw so many predictions beside their masks, worst and best."
+        ),
+    ] = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how long it would take, from a trial.")
+    ] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Train linear classifiers on frozen patch tokens; report their mIoU.
+
+    The backbone sees each image once, all learning rates train at once. Interrupted, it goes on
+    where it was; done before, it is found in the results.
+    """
+    from pathlib import Path
+
+    from skipbench.evaluations._protocols import parse_seeds, settle
+    from skipbench.features.layers import check_layers
+    from skipbench.files import cache_folder, ensure_writable, parse_bytes
+    from skipbench.images import parse_size
+    from skipbench.records import PRECISIONS, StoreDtype
+
+    options.one_of("--select", select, "val", "holdout")
+    options.one_of("--precision", precision, *PRECISIONS)
+    options.one_of("--store-dtype", store_dtype, *get_args(StoreDtype))
+    for text in layers or []:
+        check_layers(text)
+    how = settle(
+        protocol, epochs=epochs, rates=lr, size=size, score_size=score_size,
+        loss_pixels=loss_pixels, standardize=standardize, views=views,
+    )  # fmt: skip
+    parse_size(how.size)
+    wanted_seeds = parse_seeds(seeds)
+    at_once, cache_bytes = options.batch_size(batch_size), parse_bytes(cache_limit)
+    ensure_writable(Path(out))
+    if not no_cache:
+        ensure_writable(cache_folder(cache) / "features")
+    options.ensure_checkpoint(ckpt)
+
+    from skipbench.runs.splits import open_splits
+
+    train, val = open_splits(
+        dataset, how, train_images=train_images, subset_seed=subset_seed, root=data_root,
+        limit=limit, classes=classes, skip_bad=skip_bad,
+    )  # fmt: skip
+    found = options.inspection(ckpt, residual, weights, heads, expect, position_rule, device)
+
+    from skipbench.pipeline import default_workers
+    from skipbench.runs.probe import Asked, Keeping, Probe
+
+    run = Probe(
+        found, train, val,
+        Asked(
+            protocol=how,
+            layers=tuple(dict.fromkeys(layers or ["last"])),
+            seeds=wanted_seeds,
+            select=select,  # type: ignore[arg-type]
+            norm=norm,
+            store_dtype=store_dtype,  # type: ignore[arg-type]
+            precision=precision,
+            keeping=Keeping(cache, cache_bytes, no_cache, at_once, workers or default_workers()),
+            out=Path(out),
+            force=force,
+            pictures=pictures,
+        ),
+    )  # fmt: skip
+    if dry_run:
+        _say_estimate(run, as_json)
+        return
+    results = run.run()
+    if as_json:
+        typer.echo(json.dumps([result.to_json() for result in results], indent=2))
+    else:
+        show(results, out)
+
+
+def _say_estimate(run: Any, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from skipbench.runs._estimate import estimate
+
+    found = estimate(run)
+    if as_json:
+        typer.echo(json.dumps(asdict(found) | {"seconds": found.seconds}, indent=2))
+    else:
+        typer.echo("\n".join(found.lines()))
+
+
+def show(results: "Sequence[Result]", out: str) -> None:
+    console = page(highlight=False)
+    first = results[0]
+    dataset, checkpoint = first.dataset, first.checkpoint
+    partial = ", partial" if dataset["partial"] or (first.training or {}).get("partial") else ""
+    console.print(
+        f"\n[bold]{dataset['name']} {dataset['split']}[/bold], {dataset['images']:,} images"
+        f"{partial}; trained on {first.training['images']:,} of {first.training['split']}"  # type: ignore[index]
+    )
+    console.print(f"{checkpoint['name']} ({checkpoint['residual']})", markup=False)
+    for layers in dict.fromkeys(result.features["layers"] for result in results):
+        group = [result for result in results if result.features["layers"] == layers]
+        for result in group:
+            _show_one(console, result, several=len(group) > 1)
+        if len(group) > 1:
+            _show_spread(console, layers, group)
+    console.print(f"\nrecords: {out}/", markup=False)
+    for result in results:
+        console.print(f"  {result.id}", markup=False)
+
+
+def _show_one(console: Any, result: "Result", several: bool) -> None:
+    metrics, protocol = result.metrics, result.protocol
+    blocks = ",".join(map(str, result.features["blocks"]))
+    seed = f", seed {protocol['seed']}" if several else ""
+    console.print(f"\n[bold]{result.features['layers']}[/bold] (blocks {blocks}{seed})")
+    if len(metrics["rates"]) > 1:
+        console.print(_rates_table(metrics))
+    low, high = metrics["interval"]
+    console.print(
+        f"mIoU [bold]{metrics['miou']:.1f}[/bold]  95 % interval {low:.1f} to {high:.1f}"
+        + _chosen_how(metrics, len(protocol["held_out"]))
+    )
+    honest, other = metrics["chosen"]["holdout"], metrics["chosen"]["val"]
+    second = honest if metrics["selected_on"] == "val" else other
+    if metrics["selected_on"] and second:
+        low, high = second["interval"]
+        where = (
+            f"held-out training images ({len(protocol['held_out'])})"
+            if second is honest
+            else "the validation images, as papers do"
+        )
+        console.print(
+            f"mIoU {second['miou']:.1f}  95 % interval {low:.1f} to {high:.1f}, "
+            f"rate {second['rate']:g} chosen on {where}"
+        )
+    if metrics["edge"]:
+        console.print(
+            f"the best rate is the {metrics['edge']} of the sweep: widen the sweep with --lr"
+        )
+    if not several and len(metrics["per_class"]) <= MOST_CLASSES:
+        console.print(_classes_table(metrics["per_class"]))
+
+
+def _chosen_how(metrics: "dict[str, Any] | Any", held_out: int) -> str:
+    rate = f", rate {metrics['rate']:g}"
+    if metrics["selected_on"] is None:
+        return rate
+    if metrics["selected_on"] == "val":
+        return f"{rate} chosen on the validation images, as papers do"
+    return f"{rate} chosen on held-out training images ({held_out})"
+
+
+def _rates_table(metrics: Any) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("rate", "mIoU", "95 % interval", "pixel acc", "class acc", "fw IoU", "held-out"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in metrics["rates"]:
+        if row.get("diverged"):
+            table.add_row(f"{row['rate']:g}", "diverged")
+            continue
+        low, high = row["interval"]
+        mark = "bold" if row["rate"] == metrics["rate"] else ""
+        held_out = "–" if row["holdout_miou"] is None else f"{row['holdout_miou']:.1f}"
+        table.add_row(
+            f"{row['rate']:g}", f"{row['miou']:.1f}", f"{low:.1f} to {high:.1f}",
+            f"{row['pixel_accuracy']:.1f}", f"{row['mean_accuracy']:.1f}",
+            f"{row['weighted_iou']:.1f}", held_out, style=mark,
+        )  # fmt: skip
+    return table
+
+
+def _classes_table(per_class: "dict[str, float | None]") -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, padding=(0, 3, 0, 0))
+    cells = [
+        f"{name} {'–' if iou is None else format(iou, '.1f')}" for name, iou in per_class.items()
+    ]
+    for start in range(0, len(cells), 5):
+        table.add_row(*cells[start : start + 5], style="dim")
+    return table
+
+
+def _show_spread(console: Any, layers: str, group: "Sequence[Result]") -> None:
+    from statistics import mean, stdev
+
+    values = [result.metrics["miou"] for result in group]
+    console.print(
+        f"\n[bold]{layers}[/bold]: mIoU [bold]{mean(values):.2f} ± {stdev(values):.2f}[/bold] "
+        f"(mean and deviation over {len(values)} seeds)"
+    )
