@@ -9,7 +9,7 @@ The result is that of `interpolate` and `argmax`, pixel for pixel, but where two
 less than rounding.
 
 For speed on the CPU, items (cells or columns) are in the last dimension, so that all runs over long
-rows; and `index_select` and `maximum` take the place of indexing and `where`, which are much slower.
+rows; and `index_select` and `maximum` take the place of indexing and `where`, which are slow.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from torch import Tensor
 # Items with up to so many candidates are compared together, padded to that number.
 GROUPS = (2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256)
 # Numbers in the largest tensor; uncertain cells are taken in parts that keep to it at the worst.
-AT_ONCE = 2**23
+AT_ONCE = 2**24
 
 
 def class_map(
