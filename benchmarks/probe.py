@@ -27,6 +27,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from skipbench.engine.threads import wait_politely
+
+wait_politely()  # as the command does, before torch is loaded
+
+# ruff: noqa: E402
 import numpy as np
 import torch
 import torch.nn.functional as F

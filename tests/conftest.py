@@ -6,6 +6,11 @@ import sys
 import threading
 from pathlib import Path
 
+from skipbench.engine.threads import wait_politely
+
+wait_politely()  # as the command does, before torch is loaded
+
+# ruff: noqa: E402
 import numpy as np
 import pytest
 import torch

@@ -11,7 +11,7 @@ import typer
 
 from skipbench import __version__
 from skipbench.cli.page import reader_has_gone
-from skipbench.engine import terminal
+from skipbench.engine import terminal, threads
 from skipbench.engine.signals import INTERRUPTED, TERMINATED, Terminated, signals_end_it
 from skipbench.errors import SkipbenchError
 
@@ -123,6 +123,7 @@ for name in COMMANDS:
 
 def main() -> None:
     terminal.settle()
+    threads.wait_politely()
     try:
         app()
     except KeyboardInterrupt:  # before a command has begun

@@ -31,6 +31,11 @@ def result_id(evaluation: str, dataset: str, determines: Mapping[str, Any]) -> s
     return f"{evaluation}-{name}-{digest}"
 
 
+def plain_result(**parts: Any) -> Result:
+    """With lists for tuples and so on: the same as it will be when it is read back."""
+    return Result(**json.loads(json.dumps(parts, allow_nan=False)))
+
+
 def write_result(folder: Path, result: Result, arrays: Mapping[str, np.ndarray]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()

@@ -20,6 +20,7 @@ from skipbench.datasets import Dataset
 from skipbench.engine.environment import of_this_run
 from skipbench.engine.memory import peak_bytes
 from skipbench.engine.progress import progress
+from skipbench.errors import DataError
 from skipbench.evaluations import probe as evaluation
 from skipbench.evaluations._protocols import Protocol, settle
 from skipbench.evaluations.probe import Images, Scenes, Trained
@@ -35,7 +36,13 @@ from skipbench.pipeline import (
     say_what_is_adapted,
 )
 from skipbench.records import FeatureSpec, Result, StoreDtype
-from skipbench.results.store import find_result, read_arrays, result_id, write_result
+from skipbench.results.store import (
+    find_result,
+    plain_result,
+    read_arrays,
+    result_id,
+    write_result,
+)
 from skipbench.runs._held import Keeping, Split, Views, Windows, cut_windows
 from skipbench.runs._state import TrainingState
 from skipbench.runs.splits import open_splits
@@ -226,6 +233,8 @@ class Probe:
         before = dict(self.seconds)
         trained = self._train(cell)
         counts, held_out = self._score(cell, trained)
+        if not counts[:, :, 2].any():
+            raise DataError(f"{self.val.name} {self.val.split}: no labelled pixel in any mask")
         found = evaluation.metrics(
             trained, counts, held_out, self.val.classes, self.protocol.absent_classes,
             self.asked.select,
@@ -324,7 +333,7 @@ class Probe:
     ) -> Result:
         facts, choice = self.backbone.facts, self.inspection.require_sound()
         degenerate = {c: len(self.val_features.degenerate[c]) for c in self.columns(cell)}
-        return Result(
+        return plain_result(
             id=cell.id,
             evaluation="probe",
             dataset=self.val_facts.to_json(),
