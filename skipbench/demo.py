@@ -1,4 +1,4 @@
-"""What the demo runs on: two small models made by the two initialisations, and four photographs."""
+"""What the demo runs: two small models made by the two initialisations, on pictures at hand."""
 
 import argparse
 from pathlib import Path
@@ -9,7 +9,7 @@ from skipbench.backbones.initialisation import VIT_S_DINO, initialise_skipless
 from skipbench.backbones.vit import make_vit
 from skipbench.checkpoints import save_checkpoint
 from skipbench.files import ensure_writable, write_whole
-from skipbench.records import CheckpointFacts, Residual
+from skipbench.records import CheckpointFacts, Residual, Result
 
 SEED = 0
 
@@ -108,3 +108,21 @@ def draw_shapes(path: Path) -> Path:
 
     dataset_sheet(open_dataset("shapes", limit=8)).save(path)
     return path
+
+
+def probe_shapes(ckpt: Path, folder: Path) -> list[Result]:
+    """The linear probe on the embedded data set, small enough for two cores."""
+    from skipbench.evaluations._protocols import settle
+    from skipbench.runs._held import Keeping
+    from skipbench.runs.probe import probe
+
+    return probe(
+        ckpt,
+        "shapes",
+        layers=("last", "multiscale"),
+        protocol=settle("paper", size="160x208", epochs=10),
+        device="cpu",
+        out=folder / "results",
+        pictures=4,
+        keeping=Keeping(cache=str(folder / "cache")),
+    )

@@ -32,7 +32,8 @@ ALLOWED = {
     | {"backbones", "datasets", "engine", "evaluations", "features", "images", "metrics"}
     | {"pictures", "pipeline", "results", "views"},
     "pipeline": BASE | {"checkpoints", "images", "backbones", "engine", "features", "datasets"},
-    "demo": BASE | {"checkpoints", "images", "backbones", "datasets", "pictures"},
+    "demo": BASE
+    | {"checkpoints", "images", "backbones", "datasets", "pictures", "evaluations", "runs"},
 }
 
 

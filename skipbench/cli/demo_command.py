@@ -18,12 +18,13 @@ def demo(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Make a small skip and a small skipless checkpoint, inspect both, extract their features."""
+    """Make a small skip and a small skipless checkpoint, untrained; inspect and probe both."""
     from pathlib import Path
 
     from skipbench import demo as steps
     from skipbench import pipeline
     from skipbench.cli.inspect_command import show
+    from skipbench.cli.probe_command import show as show_probe
 
     folder = Path(out)
     checkpoints = steps.make_checkpoints(folder)
@@ -38,8 +39,12 @@ def demo(
             typer.echo(f"\nfeatures of {len(store)} images: {', '.join(store.columns)}")
             typer.echo(f"in {store.folder}")
     typer.echo(f"\nthe embedded data set, drawn with its masks: {shapes}")
+    for path in checkpoints:
+        show_probe(steps.probe_shapes(path, folder), str(folder / "results"))
+    typer.echo("\n(Both models are untrained: these are the figures of two initialisations.)")
     typer.echo(
         f"\nNow your own:  skipbench inspect --ckpt CHECKPOINT\n"
+        f"               skipbench probe --ckpt CHECKPOINT --dataset voc\n"
         f"               skipbench extract FOLDER --ckpt CHECKPOINT\n"
         f"               skipbench data list\n"
         f"The demo's files are in {folder}/."

@@ -256,76 +256,86 @@ def show(results: "Sequence[Result]", out: str) -> None:
 
 def _show_one(console: Any, result: "Result", several: bool) -> None:
     metrics, protocol = result.metrics, result.protocol
-    blocks = ",".join(map(str, result.features["blocks"]))
+    blocks = result.features["blocks"]
+    which = f"block{'s' if len(blocks) > 1 else ''} {', '.join(map(str, blocks))}"
     seed = f", seed {protocol['seed']}" if several else ""
-    console.print(f"\n[bold]{result.features['layers']}[/bold] (blocks {blocks}{seed})")
+    console.print(f"\n[bold]{result.features['layers']}[/bold] ({which}{seed})")
     if len(metrics["rates"]) > 1:
         console.print(_rates_table(metrics))
-    low, high = metrics["interval"]
-    console.print(
-        f"mIoU [bold]{metrics['miou']:.1f}[/bold]  95 % interval {low:.1f} to {high:.1f}"
-        + _chosen_how(metrics, len(protocol["held_out"]))
-    )
-    honest, other = metrics["chosen"]["holdout"], metrics["chosen"]["val"]
-    second = honest if metrics["selected_on"] == "val" else other
-    if metrics["selected_on"] and second:
-        low, high = second["interval"]
-        where = (
-            f"held-out training images ({len(protocol['held_out'])})"
-            if second is honest
-            else "the validation images, as papers do"
-        )
-        console.print(
-            f"mIoU {second['miou']:.1f}  95 % interval {low:.1f} to {high:.1f}, "
-            f"rate {second['rate']:g} chosen on {where}"
-        )
+    console.print(_headlines(metrics, len(protocol["held_out"])))
     if metrics["edge"]:
         console.print(
-            f"the best rate is the {metrics['edge']} of the sweep: widen the sweep with --lr"
+            f"rate {metrics['rate']:g} is the {metrics['edge']} of the sweep: widen the sweep "
+            "with --lr"
         )
     if not several and len(metrics["per_class"]) <= MOST_CLASSES:
         console.print(_classes_table(metrics["per_class"]))
 
 
-def _chosen_how(metrics: "dict[str, Any] | Any", held_out: int) -> str:
-    rate = f", rate {metrics['rate']:g}"
-    if metrics["selected_on"] is None:
-        return rate
-    if metrics["selected_on"] == "val":
-        return f"{rate} chosen on the validation images, as papers do"
-    return f"{rate} chosen on held-out training images ({held_out})"
+def _plain_table(columns: int, **style: Any) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", **style)
+    for _ in range(columns if not style.get("show_header", True) else 0):
+        table.add_column(no_wrap=True)
+    return table
+
+
+def _headlines(metrics: Any, held_out: int) -> Any:
+    """The figure, first as it was asked for, then by the other choice of the rate."""
+    table = _plain_table(3, show_header=False)
+    how = {
+        "val": "best on val, as papers report",
+        "holdout": f"best on {held_out} held-out training images",
+        None: "",
+    }
+    first = metrics["selected_on"]
+    rows = [(metrics, how[first], "bold")]
+    second = {"val": "holdout", "holdout": "val"}.get(first)
+    if second and metrics["chosen"][second]:
+        rows.append((metrics["chosen"][second], how[second], ""))
+    for row, words, style in rows:
+        low, high = row["interval"]
+        reason = f"rate {row['rate']:g}" + (f", {words}" if words else "")
+        table.add_row(f"mIoU {row['miou']:.1f}", f"{low:.1f} to {high:.1f}", reason, style=style)
+    return table
 
 
 def _rates_table(metrics: Any) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("rate", "mIoU", "95 % interval", "pixel acc", "class acc", "fw IoU", "held-out"):
+    table = _plain_table(8)
+    for name in ("rate", "mIoU", "95 % interval", "pAcc", "mAcc", "fwIoU", "held-out"):
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    chosen = {where: row and row["rate"] for where, row in metrics["chosen"].items()}
     for row in metrics["rates"]:
         if row.get("diverged"):
             table.add_row(f"{row['rate']:g}", "diverged")
             continue
         low, high = row["interval"]
-        mark = "bold" if row["rate"] == metrics["rate"] else ""
+        marks = [
+            word
+            for where, word in (("val", "best on val"), ("holdout", "on held-out"))
+            if chosen[where] == row["rate"]
+        ]
         held_out = "–" if row["holdout_miou"] is None else f"{row['holdout_miou']:.1f}"
         table.add_row(
             f"{row['rate']:g}", f"{row['miou']:.1f}", f"{low:.1f} to {high:.1f}",
             f"{row['pixel_accuracy']:.1f}", f"{row['mean_accuracy']:.1f}",
-            f"{row['weighted_iou']:.1f}", held_out, style=mark,
+            f"{row['weighted_iou']:.1f}", held_out, "← " + ", ".join(marks) if marks else "",
+            style="bold" if row["rate"] == metrics["rate"] else "",
         )  # fmt: skip
     return table
 
 
 def _classes_table(per_class: "dict[str, float | None]") -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, padding=(0, 3, 0, 0))
-    cells = [
-        f"{name} {'–' if iou is None else format(iou, '.1f')}" for name, iou in per_class.items()
-    ]
-    for start in range(0, len(cells), 5):
-        table.add_row(*cells[start : start + 5], style="dim")
+    """Four classes a line, names and figures below each other."""
+    table = _plain_table(0, show_header=False)
+    for _ in range(4):
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, justify="right")
+    cells = [(name, "–" if iou is None else f"{iou:.1f}") for name, iou in per_class.items()]
+    for start in range(0, len(cells), 4):
+        table.add_row(*(text for pair in cells[start : start + 4] for text in pair), style="dim")
     return table
 
 
