@@ -325,6 +325,27 @@ def test_padded_pictures(run):
     assert len(records()) == 3
 
 
+@pytest.mark.parametrize("protocol", ["dinov2", "leopart"])
+def test_a_sweep_over_crops_has_held_out_images_too(run, protocol):
+    shown = run("--protocol", protocol, "--size", "48", "--lr", "1e-3,1e-2,1e-1")
+    assert shown.exit_code == 0, shown.stderr
+    [record] = records()
+    assert len(record.protocol["held_out"]) == 1
+    assert record.metrics["chosen"]["holdout"]["rate"] in (1e-3, 1e-2, 1e-1)
+
+
+def test_two_names_of_one_set_of_layers_are_one(run):
+    assert run("--layers", "last", "--layers", "2", "--layers", "-1").exit_code == 0
+    assert len(records()) == 1 and "done before" in run("--layers", "-1").stderr
+
+
+def test_too_few_images_to_hold_some_out(run):
+    shown = run("--limit", "1", "--select", "holdout")
+    assert shown.exit_code == 0 and "too few" in shown.stderr
+    [record] = records()
+    assert record.metrics["selected_on"] == "val" and not record.metrics["chosen"]["holdout"]
+
+
 # -- pictures
 
 
@@ -340,6 +361,14 @@ def test_pictures(run, monkeypatch):
     assert len(list(folder.glob("sheet*.png"))) == 1
     with Image.open(folder / names[0]) as image:
         assert image.width > 3 * 200 and image.height > 240
+
+
+def test_pictures_of_what_was_done_before_and_of_what_is_new(run):
+    """Together they need more blocks than what is new alone."""
+    assert run("--layers", "0").exit_code == 0
+    shown = run("--layers", "0", "--layers", "last", "--pictures", "2")
+    assert shown.exit_code == 0, shown.stderr
+    assert len(list(Path("results").glob("*/sheet*.png"))) == 2
 
 
 def test_worst_and_best():

@@ -4,8 +4,9 @@ A thread reads the tokens and draws the pixels of the next step while this one i
 numpy alone: a second thread that calls torch would have a team of threads of its own.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Protocol
 
@@ -112,13 +113,13 @@ def _ahead(
     pool: ThreadPoolExecutor, batches: Sequence[np.ndarray], load: Callable[[np.ndarray], Batch]
 ) -> Iterator[Batch]:
     """Each batch, the next one being loaded meanwhile."""
-    coming = pool.submit(load, batches[0]) if batches else None
-    for following in [*batches[1:], None]:
-        assert coming is not None
-        ready = coming.result()
-        if following is not None:
-            coming = pool.submit(load, following)
-        yield ready
+    coming: deque[Future[Batch]] = deque()
+    for batch in batches:
+        coming.append(pool.submit(load, batch))
+        if len(coming) > 1:
+            yield coming.popleft().result()
+    while coming:
+        yield coming.popleft().result()
 
 
 def statistics(images: Images) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ an honest reader wants to know.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 from typing import Protocol as Interface
@@ -186,14 +186,14 @@ def _read_ahead(scenes: Scenes, numbers: Sequence[int]) -> Iterator[tuple[Seen, 
     def read(image: int) -> tuple[Seen, np.ndarray]:
         return scenes.seen(image), scenes.mask(image)
 
+    coming: deque[Future[tuple[Seen, np.ndarray]]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="read") as pool:
-        coming = deque(pool.submit(read, image) for image in numbers[:2])
-        for following in range(2, len(numbers) + 2):
-            ready = coming.popleft().result() if coming else None
-            if following < len(numbers):
-                coming.append(pool.submit(read, numbers[following]))
-            if ready is not None:
-                yield ready
+        for image in numbers:
+            coming.append(pool.submit(read, image))
+            if len(coming) > 2:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
 
 
 def predict(

@@ -51,10 +51,12 @@ class Estimate:
 
 
 class _Repeated:
-    """A few images as though they were many."""
+    """A few images as though they were many. Masks are decoded once, as they are for many epochs
+    of training."""
 
     def __init__(self, split: Split, count: int) -> None:
         self.split, self.count = split, count
+        self.masks = [split.mask(image) for image in range(len(split))]
 
     def __len__(self) -> int:
         return self.count
@@ -66,7 +68,7 @@ class _Repeated:
         return self.split.tokens(image % len(self.split), rows)
 
     def mask(self, image: int) -> np.ndarray:
-        return self.split.mask(image % len(self.split))
+        return self.masks[image % len(self.masks)]
 
 
 def _same(images: _Repeated, epoch: int) -> _Repeated:

@@ -103,7 +103,23 @@ class Windows:
         return Seen(parts, views[0].resized_hw)  # type: ignore[attr-defined]
 
 
-def cut_windows(data: Dataset, size: int, stride: int) -> tuple[list[View], list[int]]:
+@dataclass(frozen=True)
+class Held:
+    """Pictures to be scored, with their features."""
+
+    pictures: Sequence[Masked]
+    features: Features
+    windows: Sequence[View] = ()
+    first: Sequence[int] = ()  # window of each picture, and the end
+
+    def scenes(self, columns: Sequence[str], mask_size: int | None) -> Split | Windows:
+        if not self.windows:
+            return Split(self.features, self.pictures, columns, mask_size)
+        split = Split(self.features, self.windows, columns, mask_size)
+        return Windows(split, self.pictures, self.first)
+
+
+def cut_windows(data: Sequence[Item], size: int, stride: int) -> tuple[list[View], list[int]]:
     """All windows, and where those of each picture begin."""
     views: list[View] = []
     first = [0]

@@ -8,26 +8,25 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
 
 from skipbench import views
 from skipbench.backbones.vit import Backbone
-from skipbench.datasets import Dataset
-from skipbench.engine.environment import of_this_run
-from skipbench.engine.memory import peak_bytes
+from skipbench.datasets import Dataset, Item
 from skipbench.engine.progress import progress
 from skipbench.errors import DataError
 from skipbench.evaluations import probe as evaluation
 from skipbench.evaluations._protocols import Protocol, settle
-from skipbench.evaluations.probe import Images, Scenes, Trained
+from skipbench.evaluations.probe import Images, Trained
 from skipbench.features.held import Features
 from skipbench.features.layers import parse_layers
 from skipbench.files import cache_folder, ensure_writable
-from skipbench.images import TRANSFORM_VERSION, parse_size, size_name
+from skipbench.images import Picture, parse_size
 from skipbench.pipeline import (
     Inspection,
     Reading,
@@ -38,19 +37,16 @@ from skipbench.pipeline import (
 from skipbench.records import FeatureSpec, Result, StoreDtype
 from skipbench.results.store import (
     find_result,
-    plain_result,
     read_arrays,
     result_id,
     write_result,
 )
-from skipbench.runs._held import Keeping, Split, Views, Windows, cut_windows
+from skipbench.runs import _probe_record as written
+from skipbench.runs._held import Held, Keeping, Split, Views, cut_windows
 from skipbench.runs._state import TrainingState
 from skipbench.runs.splits import open_splits
 
 log = logging.getLogger("skipbench")
-
-# Enters the id of every record: raise it when a change of the code moves the numbers.
-VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -136,11 +132,18 @@ class Probe:
         self.backbone: Backbone = inspection.backbone(asked.precision)
         self.tensor = "tokens_norm" if asked.norm else "tokens"
         depth = self.backbone.depth
-        sets = {text: parse_layers(text, depth) for text in asked.layers}
+        names: dict[tuple[int, ...], str] = {}
+        for text in asked.layers:
+            names.setdefault(parse_layers(text, depth), text)  # "last" and "11" may be one set
         self.train_facts, self.val_facts = train.facts(), val.facts()
         self.cells = [
-            Cell(self._id(blocks, seed), text, blocks, seed)
-            for text, blocks in sets.items()
+            Cell(
+                result_id("probe", val.name, written.determines(self, blocks, seed)),
+                text,
+                blocks,
+                seed,
+            )
+            for blocks, text in names.items()
             for seed in asked.seeds
         ]
         self.seconds = {"features": 0.0, "training": 0.0, "scoring": 0.0}
@@ -157,7 +160,7 @@ class Probe:
         drawn = self.cells if self.asked.pictures else []
         if todo or drawn:
             with ExitStack() as stack:
-                self._open(stack, todo, todo or drawn)
+                self._open(stack, todo, drawn or todo)
                 for cell in todo:
                     results[cell.id] = self._train_and_score(cell)
                 for cell in drawn:
@@ -178,22 +181,26 @@ class Probe:
     def columns(self, cell: Cell) -> tuple[str, ...]:
         return FeatureSpec(blocks=cell.blocks, tensors=(self.tensor,)).columns
 
-    def _open(self, stack: ExitStack, todo: Sequence[Cell], cells: Sequence[Cell]) -> None:
+    def _open(self, stack: ExitStack, todo: Sequence[Cell], scored: Sequence[Cell]) -> None:
         """Validation features; training features too, where something is to be trained."""
-        spec = self.spec(cells)
-        say_what_is_adapted(self.backbone, spec)
+        say_what_is_adapted(self.backbone, self.spec(scored))
         if todo and self.protocol.views == "whole":
-            self.train_features = stack.enter_context(self._hold(self.train, spec, "training"))
-        if self.protocol.window:
-            self.windows, self.first = cut_windows(self.val, *self.protocol.window)
-        pictures = self.windows if self.protocol.window else self.val
-        self.val_features = stack.enter_context(self._hold(pictures, spec, "validation"))
+            features = self._features(self.train.items, self.spec(todo))
+            self.train_held = Held(self.train, stack.enter_context(features))
+        self.val_held = self._hold(self.val, self.spec(scored))
+        stack.enter_context(self.val_held.features)
 
-    def _hold(self, pictures: Sequence[Any], spec: FeatureSpec, what: str) -> Features:
+    def _hold(self, pictures: Sequence[Item], spec: FeatureSpec) -> Held:
+        """As pictures are seen when they are scored: whole, or through windows."""
+        if self.protocol.window is None:
+            items = pictures.items if isinstance(pictures, Dataset) else pictures
+            return Held(pictures, self._features(items, spec))
+        windows, first = cut_windows(pictures, *self.protocol.window)
+        return Held(pictures, self._features(windows, spec), windows, first)
+
+    def _features(self, pictures: Sequence[Picture], spec: FeatureSpec) -> Features:
         started = time.monotonic()
-        log.debug("features of the %s images", what)
-        items = pictures.items if isinstance(pictures, Dataset) else pictures
-        found = self.asked.keeping.features(self.backbone, items, spec)
+        found = self.asked.keeping.features(self.backbone, pictures, spec)
         self.seconds["features"] += time.monotonic() - started
         return found
 
@@ -201,7 +208,7 @@ class Probe:
         """The images of each epoch."""
         columns, size = self.columns(cell), self.protocol.loss_size
         if self.protocol.views == "whole":
-            split = Split(self.train_features, self.train, columns, size)
+            split = Split(self.train_held.features, self.train, columns, size)
             return lambda epoch: split
         crop = {"dinov2": views.crop_dinov2, "leopart": views.crop_leopart}[self.protocol.views]
         side = int(self.protocol.size)
@@ -209,7 +216,7 @@ class Probe:
         source = Views(
             self.train,
             lambda item, epoch: crop(item, side, cell.seed, epoch),
-            lambda pictures: self._hold(pictures, spec, "training"),
+            lambda pictures: self._features(pictures, spec),
             self.protocol.different_views,
         )
         stack.callback(source.close)
@@ -220,13 +227,6 @@ class Probe:
 
         return at
 
-    def scenes(self, cell: Cell) -> Scenes:
-        columns, size = self.columns(cell), self.protocol.score_size
-        if self.protocol.window:
-            split = Split(self.val_features, self.windows, columns, size)
-            return Windows(split, self.val, self.first)
-        return Split(self.val_features, self.val, columns, size)
-
     # -- training and scoring
 
     def _train_and_score(self, cell: Cell) -> Result:
@@ -235,13 +235,19 @@ class Probe:
         counts, held_out = self._score(cell, trained)
         if not counts[:, :, 2].any():
             raise DataError(f"{self.val.name} {self.val.split}: no labelled pixel in any mask")
+        if held_out is None and self.asked.select == "holdout" and len(trained.rates) > 1:
+            log.warning("too few training images to hold some out: the rate is chosen on val")
         found = evaluation.metrics(
             trained, counts, held_out, self.val.classes, self.protocol.absent_classes,
             self.asked.select,
         )  # fmt: skip
-        _say_what_matters(found, cell)
-        result = self._record(cell, trained, found, before)
-        write_result(self.asked.out, result, _arrays(trained, counts, found))
+        written.say_what_matters(found, cell.layers)
+        seconds = {
+            stage: spent if stage == "features" else spent - before[stage]  # these are shared
+            for stage, spent in self.seconds.items()
+        }
+        result = written.record(self, cell, trained, found, seconds)
+        write_result(self.asked.out, result, written.arrays(trained, counts, found))
         self._state(cell).forget()
         return result
 
@@ -255,7 +261,6 @@ class Probe:
             log.info(
                 "training %s: %d of %d epochs were done before", cell.layers, begun, course.epochs
             )
-        rates = self.protocol.rates
         with (
             ExitStack() as stack,
             progress(self._label("training", cell), course.epochs, "epochs", begun) as advance,
@@ -265,8 +270,7 @@ class Probe:
                 epoch: int, state: dict[str, torch.Tensor], losses: Sequence[float]
             ) -> None:
                 kept.save(state)
-                best = int(np.nanargmin(losses[: len(rates)])) if np.isfinite(losses).any() else 0
-                advance(1, f"loss {losses[best]:.3g} at rate {rates[best]:g}")
+                advance(1, _best_loss(losses, self.protocol.rates))
 
             trained = evaluation.fit(
                 self._training_images(cell, stack), len(self.train), len(self.train.classes),
@@ -278,21 +282,38 @@ class Probe:
         return trained
 
     def _score(self, cell: Cell, trained: Trained) -> tuple[np.ndarray, np.ndarray | None]:
-        started = time.monotonic()
-        scenes, classes, held_out = self.scenes(cell), trained.classes, None
-        total = len(scenes) + len(trained.held_out)
-        with progress(self._label("scoring", cell), total) as advance:
-            counts = evaluation.score(
-                scenes, *trained.heads(trained.full), classes, advance=advance
+        """Counts on validation images, and on held-out training images, if there are any."""
+        with ExitStack() as stack:
+            numbers: Sequence[int] = trained.held_out
+            held = self.train_held if self.protocol.views == "whole" else None
+            if held is None and numbers:  # crops were trained on: these are yet to be seen
+                held = self._hold([self.train[i] for i in numbers], self.spec([cell]))
+                stack.enter_context(held.features)
+                numbers = range(len(numbers))
+            started = time.monotonic()
+            counts = self._counts(cell, trained, self.val_held, trained.full)
+            held_out = (
+                self._counts(cell, trained, held, trained.choosing, numbers)
+                if held and numbers
+                else None
             )
-            if trained.held_out:
-                size = self.protocol.score_size
-                split = Split(self.train_features, self.train, self.columns(cell), size)
-                held_out = evaluation.score(
-                    split, *trained.heads(trained.choosing), classes, trained.held_out, advance
-                )
-        self.seconds["scoring"] += time.monotonic() - started
+            self.seconds["scoring"] += time.monotonic() - started
         return counts, held_out
+
+    def _counts(
+        self,
+        cell: Cell,
+        trained: Trained,
+        held: Held,
+        heads: slice,
+        numbers: Sequence[int] | None = None,
+    ) -> np.ndarray:
+        what = "scoring" if numbers is None else "scoring held-out"
+        total = len(held.pictures if numbers is None else numbers)
+        scenes = held.scenes(self.columns(cell), self.protocol.score_size)
+        with progress(self._label(what, cell), total) as advance:
+            weight, bias = trained.heads(heads)
+            return evaluation.score(scenes, weight, bias, trained.classes, numbers, advance)
 
     def _state(self, cell: Cell) -> TrainingState:
         if self.asked.keeping.in_memory:
@@ -305,72 +326,6 @@ class Probe:
         seed = f" seed {cell.seed}" if len(self.asked.seeds) > 1 else ""
         return f"{what} {cell.layers}{seed}"
 
-    # -- the record
-
-    def _determines(self, blocks: tuple[int, ...], seed: int) -> dict[str, Any]:
-        """All that the number depends on."""
-        facts = self.backbone.facts
-        return {
-            "version": VERSION,
-            "transform_version": TRANSFORM_VERSION,
-            "checkpoint": [facts.sha256, facts.weights, self.backbone.residual, facts.heads],
-            "norm_eps": facts.norm_eps,
-            "position_rule": facts.position_rule,
-            "precision": self.backbone.precision,
-            "features": [list(blocks), self.tensor, self.asked.store_dtype],
-            "training": self.train_facts.fingerprint,
-            "dataset": self.val_facts.fingerprint,
-            "protocol": self.protocol.facts(),
-            "select": self.asked.select,
-            "seed": seed,
-        }
-
-    def _id(self, blocks: tuple[int, ...], seed: int) -> str:
-        return result_id("probe", self.val.name, self._determines(blocks, seed))
-
-    def _record(
-        self, cell: Cell, trained: Trained, metrics: dict[str, Any], before: dict[str, float]
-    ) -> Result:
-        facts, choice = self.backbone.facts, self.inspection.require_sound()
-        degenerate = {c: len(self.val_features.degenerate[c]) for c in self.columns(cell)}
-        return plain_result(
-            id=cell.id,
-            evaluation="probe",
-            dataset=self.val_facts.to_json(),
-            training=self.train_facts.to_json(),
-            checkpoint={
-                **facts.to_json(),
-                "residual": self.backbone.residual,
-                "residual_source": choice.source,
-                "warning": choice.warning,
-            },
-            features={
-                "layers": cell.layers,
-                "blocks": list(cell.blocks),
-                "tensor": self.tensor,
-                "size": size_name(parse_size(self.protocol.size)),
-                "precision": self.backbone.precision,
-                "store_dtype": self.asked.store_dtype,
-                "degenerate": degenerate,
-            },
-            protocol={
-                **self.protocol.facts(),
-                "seed": cell.seed,
-                "select": self.asked.select,
-                "held_out": [self.train.names[i] for i in trained.held_out],
-                "resamples": evaluation.RESAMPLES,
-            },
-            metrics=metrics,
-            environment=of_this_run(str(self.backbone.device)),
-            timing={
-                **{f"{stage}_seconds": round(self.seconds[stage] - before[stage], 3)
-                   for stage in ("training", "scoring")},
-                "features_seconds": round(self.seconds["features"], 3),
-                "images": len(self.train) + len(self.val),
-                "peak_memory_bytes": peak_bytes(),
-            },
-        )  # fmt: skip
-
     # -- pictures
 
     def _draw(self, result: Result, cell: Cell) -> None:
@@ -379,41 +334,17 @@ class Probe:
         arrays = read_arrays(self.asked.out, result.id)
         folder = self.asked.out / result.id
         draw_predictions(
-            folder, self.val, self.scenes(cell), arrays, self.asked.pictures, cell.layers
+            folder,
+            self.val,
+            self.val_held.scenes(self.columns(cell), None),
+            arrays,
+            self.asked.pictures,
+            cell.layers,
         )
         log.info("pictures: %s", folder)
 
 
-def _arrays(trained: Trained, counts: np.ndarray, metrics: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Counts by image of the heads that are reported, and the head of the headline itself."""
-    rates = list(trained.rates)
-    index = rates.index(metrics["rate"])
-    weight, bias = trained.heads(slice(index, index + 1))
-    arrays = {
-        "counts": counts[:, index],
-        "weight": weight.cpu().numpy(),
-        "bias": bias.cpu().numpy(),
-    }
-    for where, choice in metrics["chosen"].items():
-        if choice:
-            arrays[f"counts_{where}"] = counts[:, rates.index(choice["rate"])]
-    return arrays
-
-
-def _say_what_matters(metrics: dict[str, Any], cell: Cell) -> None:
-    """What a reader of the number should be told."""
-    rates = metrics["rates"]
-    if metrics["edge"]:
-        end = {"highest": f",{rates[-1]['rate'] * 3:.0e}", "lowest": f",{rates[0]['rate'] / 3:.0e}"}
-        sweep = ",".join(f"{row['rate']:g}" for row in rates)
-        log.warning(
-            "%s: the best rate, %g, is the %s of the sweep: widen the sweep, for example --lr %s%s",
-            cell.layers, metrics["rate"], metrics["edge"], sweep, end[metrics["edge"]],
-        )  # fmt: skip
-    if gone := [row["rate"] for row in rates if row.get("diverged")]:
-        log.warning(
-            "%s: rate %s ended in NaN or Inf", cell.layers, ", ".join(f"{r:g}" for r in gone)
-        )
-    if absent := metrics["absent_classes"]:
-        some = ", ".join(absent[:6]) + (" …" if len(absent) > 6 else "")
-        log.info("%d classes do not occur in the validation masks: %s", len(absent), some)
+def _best_loss(losses: Sequence[float], rates: Sequence[float]) -> str:
+    """Of the heads that learn from all images; the others come after them."""
+    known = [(loss, rate) for loss, rate in zip(losses, rates, strict=False) if isfinite(loss)]
+    return "loss {:.3g} at rate {:g}".format(*min(known)) if known else "every rate has diverged"

@@ -1,0 +1,108 @@
+"""What a probe writes down, and what it says aloud."""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skipbench.evaluations.probe import RESAMPLES, Trained
+from skipbench.images import parse_size, size_name
+from skipbench.records import Result
+from skipbench.results.store import plain_result
+from skipbench.runs._record import (
+    checkpoint_part,
+    environment_part,
+    model_determines,
+    timing_part,
+)
+
+if TYPE_CHECKING:
+    from skipbench.runs.probe import Cell, Probe
+
+log = logging.getLogger("skipbench")
+
+# Enters the id of every record: raise it when a change of the code moves the numbers.
+VERSION = 1
+
+
+def determines(run: "Probe", blocks: tuple[int, ...], seed: int) -> dict[str, Any]:
+    """All that the number depends on."""
+    return {
+        "version": VERSION,
+        "model": model_determines(run.backbone),
+        "features": [list(blocks), run.tensor, run.asked.store_dtype],
+        "training": run.train_facts.fingerprint,
+        "dataset": run.val_facts.fingerprint,
+        "protocol": run.protocol.facts(),
+        "select": run.asked.select,
+        "seed": seed,
+    }
+
+
+def record(
+    run: "Probe",
+    cell: "Cell",
+    trained: Trained,
+    metrics: dict[str, Any],
+    seconds: dict[str, float],
+) -> Result:
+    degenerate = run.val_held.features.degenerate
+    return plain_result(
+        id=cell.id,
+        evaluation="probe",
+        dataset=run.val_facts.to_json(),
+        training=run.train_facts.to_json(),
+        checkpoint=checkpoint_part(run.inspection, run.backbone),
+        features={
+            "layers": cell.layers,
+            "blocks": cell.blocks,
+            "tensor": run.tensor,
+            "size": size_name(parse_size(run.protocol.size)),
+            "precision": run.backbone.precision,
+            "store_dtype": run.asked.store_dtype,
+            "degenerate": {column: len(degenerate[column]) for column in run.columns(cell)},
+        },
+        protocol={
+            **run.protocol.facts(),
+            "seed": cell.seed,
+            "select": run.asked.select,
+            "held_out": [run.train.names[i] for i in trained.held_out],
+            "resamples": RESAMPLES,
+        },
+        metrics=metrics,
+        environment=environment_part(run.backbone),
+        timing=timing_part(seconds, len(run.train) + len(run.val)),
+    )
+
+
+def arrays(trained: Trained, counts: np.ndarray, metrics: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Counts by image of the heads that are reported, and the head of the headline itself."""
+    rates = list(trained.rates)
+    index = rates.index(metrics["rate"])
+    weight, bias = trained.heads(slice(index, index + 1))
+    kept = {
+        "counts": counts[:, index],
+        "weight": weight.cpu().numpy(),
+        "bias": bias.cpu().numpy(),
+    }
+    for where, choice in metrics["chosen"].items():
+        if choice:
+            kept[f"counts_{where}"] = counts[:, rates.index(choice["rate"])]
+    return kept
+
+
+def say_what_matters(metrics: dict[str, Any], layers: str) -> None:
+    """What a reader of the number should be told."""
+    rates = [row["rate"] for row in metrics["rates"]]
+    if metrics["edge"]:
+        further = rates[-1] * 3 if metrics["edge"] == "highest" else rates[0] / 3
+        sweep = ",".join(f"{rate:.2g}" for rate in sorted([*rates, further]))
+        log.warning(
+            "%s: the best rate, %g, is the %s of the sweep: widen the sweep, for example --lr %s",
+            layers, metrics["rate"], metrics["edge"], sweep,
+        )  # fmt: skip
+    if gone := [f"{row['rate']:g}" for row in metrics["rates"] if row.get("diverged")]:
+        log.warning("%s: rate %s ended in NaN or Inf", layers, ", ".join(gone))
+    if absent := metrics["absent_classes"]:
+        some = ", ".join(absent[:6]) + (" …" if len(absent) > 6 else "")
+        log.info("%d classes do not occur in the validation masks: %s", len(absent), some)

@@ -1,0 +1,49 @@
+"""Parts of a record that every evaluation writes alike."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from skipbench.backbones.vit import Backbone
+from skipbench.engine.environment import of_this_run
+from skipbench.engine.memory import peak_bytes
+from skipbench.images import TRANSFORM_VERSION
+from skipbench.pipeline import Inspection
+
+
+def model_determines(backbone: Backbone) -> dict[str, Any]:
+    """All of a model that its features depend on, but for blocks, tensor and image size."""
+    facts = backbone.facts
+    return {
+        "transform_version": TRANSFORM_VERSION,
+        "sha256": facts.sha256,
+        "weights": facts.weights,
+        "residual": backbone.residual,
+        "heads": facts.heads,
+        "norm_eps": facts.norm_eps,
+        "position_rule": facts.position_rule,
+        "precision": backbone.precision,
+    }
+
+
+def checkpoint_part(inspection: Inspection, backbone: Backbone) -> dict[str, Any]:
+    choice = inspection.require_sound()
+    return {
+        **backbone.facts.to_json(),
+        "residual": backbone.residual,
+        "residual_source": choice.source,
+        "warning": choice.warning,
+    }
+
+
+def environment_part(backbone: Backbone) -> dict[str, Any]:
+    return of_this_run(str(backbone.device))
+
+
+def timing_part(seconds: Mapping[str, float], images: int) -> dict[str, Any]:
+    """seconds: by stage; images: that were seen."""
+    return {
+        **{f"{stage}_seconds": round(spent, 3) for stage, spent in seconds.items()},
+        "images": images,
+        "images_per_second": round(images / max(sum(seconds.values()), 1e-9), 3),
+        "peak_memory_bytes": peak_bytes(),
+    }
