@@ -28,7 +28,8 @@ _HOME = {
     "load_backbone": "skipbench.pipeline",
     "open_checkpoint": "skipbench.checkpoints",
     "open_dataset": "skipbench.datasets",
-    "probe": "skipbench.runs.probe",
+    "probe": "skipbench.runs.calls",
+    "probe_all": "skipbench.runs.calls",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

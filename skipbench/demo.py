@@ -112,17 +112,16 @@ def draw_shapes(path: Path) -> Path:
 
 def probe_shapes(ckpt: Path, folder: Path) -> list[Result]:
     """The linear probe on the embedded data set, small enough for two cores."""
-    from skipbench.evaluations._protocols import settle
-    from skipbench.runs._held import Keeping
-    from skipbench.runs.probe import probe
+    from skipbench.runs.calls import probe_all
 
-    return probe(
+    return probe_all(
         ckpt,
         "shapes",
-        layers=("last", "multiscale"),
-        protocol=settle("paper", size="160x208", epochs=10),
+        layers=["last", "multiscale"],
+        size="160x208",
+        epochs=10,
         device="cpu",
         out=folder / "results",
+        cache=str(folder / "cache"),
         pictures=4,
-        keeping=Keeping(cache=str(folder / "cache")),
     )

@@ -32,8 +32,7 @@ ALLOWED = {
     | {"backbones", "datasets", "engine", "evaluations", "features", "images", "metrics"}
     | {"pictures", "pipeline", "results", "views"},
     "pipeline": BASE | {"checkpoints", "images", "backbones", "engine", "features", "datasets"},
-    "demo": BASE
-    | {"checkpoints", "images", "backbones", "datasets", "pictures", "evaluations", "runs"},
+    "demo": BASE | {"checkpoints", "images", "backbones", "datasets", "pictures", "runs"},
 }
 
 
@@ -82,7 +81,7 @@ def test_public_surface():
     assert set(skipbench.__all__) == {
         "__version__", "Backbone", "Checkpoint", "CheckpointFacts", "Dataset", "DatasetFacts",
         "FeatureSpec", "Result", "SkipbenchError", "extract", "inspect", "load_backbone",
-        "open_checkpoint", "open_dataset", "probe",
+        "open_checkpoint", "open_dataset", "probe", "probe_all",
     }  # fmt: skip
     assert all(getattr(skipbench, name) is not None for name in skipbench.__all__)
     with pytest.raises(AttributeError):

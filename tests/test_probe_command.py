@@ -16,7 +16,6 @@ from PIL import Image
 
 import skipbench as package
 from skipbench.demo import make_weights, small_facts
-from skipbench.evaluations._protocols import settle
 from skipbench.features.stream import Extractor
 from skipbench.metrics.segmentation import scores
 from skipbench.results.store import find_result, read_arrays, read_result, write_result
@@ -181,13 +180,12 @@ def test_edge_of_the_sweep_and_selection(run):
 
 def test_python_twin(run, ckpt):
     assert run("--layers", "last", "--seeds", "0,1").exit_code == 0
-    protocol = settle("paper", epochs=3, size="64x80", loss_pixels=64)
-    results = package.probe(
-        ckpt, "shapes", protocol=protocol, seeds=[0, 1], limit=12, residual="skip", out="python",
-    )  # fmt: skip
+    options = {"epochs": 3, "size": "64x80", "loss_pixels": 64, "limit": 12, "residual": "skip"}
+    results = package.probe_all(ckpt, "shapes", seeds=[0, 1], out="python", **options)
     assert sorted(r.id for r in results) == [r.id for r in records()]
     assert {r.id: lasting(r) for r in records("python")} == {r.id: lasting(r) for r in records()}
-    assert lasting(results[0]) == lasting(read_result(Path("python", f"{results[0].id}.json")))
+    assert results[0] == read_result(Path("python", f"{results[0].id}.json"))
+    assert package.probe(ckpt, "shapes", seed=1, out="python", **options) == results[1]
 
 
 # -- interruption

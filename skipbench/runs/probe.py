@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from skipbench.datasets import Dataset, Item
 from skipbench.engine.progress import progress
 from skipbench.errors import DataError
 from skipbench.evaluations import probe as evaluation
-from skipbench.evaluations._protocols import Protocol, settle
+from skipbench.evaluations._protocols import Protocol
 from skipbench.evaluations.probe import Images, Trained
 from skipbench.features.held import Features
 from skipbench.features.layers import parse_layers
@@ -29,9 +29,6 @@ from skipbench.files import cache_folder, ensure_writable
 from skipbench.images import Picture, parse_size
 from skipbench.pipeline import (
     Inspection,
-    Reading,
-    default_workers,
-    inspect,
     say_what_is_adapted,
 )
 from skipbench.records import FeatureSpec, Result, StoreDtype
@@ -44,7 +41,6 @@ from skipbench.results.store import (
 from skipbench.runs import _probe_record as written
 from skipbench.runs._held import Held, Keeping, Split, Views, cut_windows
 from skipbench.runs._state import TrainingState
-from skipbench.runs.splits import open_splits
 
 log = logging.getLogger("skipbench")
 
@@ -74,53 +70,6 @@ class Cell:
     layers: str
     blocks: tuple[int, ...]
     seed: int
-
-
-def probe(
-    ckpt: str | Path,
-    dataset: str = "voc",
-    *,
-    layers: str | Sequence[str] = "last",
-    protocol: str | Protocol = "paper",
-    seeds: int | Sequence[int] = 0,
-    select: Literal["val", "holdout"] = "val",
-    train_images: int | None = None,
-    subset_seed: int = 0,
-    data_root: str | Path | None = None,
-    limit: int | None = None,
-    classes: int | None = None,
-    skip_bad: int = 0,
-    norm: bool = True,
-    precision: str = "auto",
-    out: str | Path = "results",
-    force: bool = False,
-    pictures: int = 0,
-    keeping: Keeping | None = None,
-    **reading: Unpack[Reading],
-) -> list[Result]:
-    """One record for each set of layers and each seed, as `skipbench probe` writes them.
-
-    protocol: paper, dinov2 or leopart, or one of them changed: `settle("paper", epochs=10)`.
-    reading: residual, weights, expected, position_rule, device, as for `inspect`.
-    """
-    how = protocol if isinstance(protocol, Protocol) else settle(protocol)
-    train, val = open_splits(
-        dataset, how, train_images=train_images, subset_seed=subset_seed, root=data_root,
-        limit=limit, classes=classes, skip_bad=skip_bad,
-    )  # fmt: skip
-    asked = Asked(
-        protocol=how,
-        layers=(layers,) if isinstance(layers, str) else tuple(layers),
-        seeds=(seeds,) if isinstance(seeds, int) else tuple(seeds),
-        select=select,
-        norm=norm,
-        precision=precision,
-        keeping=keeping or Keeping(workers=default_workers()),
-        out=Path(out),
-        force=force,
-        pictures=pictures,
-    )
-    return Probe(inspect(ckpt, **reading), train, val, asked).run()
 
 
 class Probe:
