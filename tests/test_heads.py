@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from skipbench.evaluations._heads import Heads
 from skipbench.evaluations._pixels import Grid, LabelledPixels
 from skipbench.evaluations._protocols import Optimiser
+from skipbench.evaluations._training import batch_statistics
 
 GRID_HW, SIZE_HW, CHANNELS, CLASSES = (5, 7), (43, 52), 6, 4
 GRID = Grid(GRID_HW, (5.0, 7.0))
@@ -30,29 +31,30 @@ def make_heads(rates=(1e-3,), decay=1e-2, seed=0, optimiser="adamw", normalisati
     return Heads(tokens.mean(0), tokens.std(0), CLASSES, rates, how, seed, normalisation)
 
 
-def gradients(heads, tokens, samples, counted=None):
-    """Of whole images: the tokens that a sample names are picked here."""
-    picked = [t[s.tokens.flatten()] for t, s in zip(tokens, samples, strict=True)]
-    return heads.gradients(picked, samples, counted)
+def gradients(heads, tokens, pixels, counted=None):
+    """Of whole images: the tokens that the pixels need are picked here."""
+    picked = [t[torch.from_numpy(p.corners())] for t, p in zip(tokens, pixels, strict=True)]
+    found = batch_statistics(torch.cat(list(tokens)).numpy())
+    return heads.gradients(picked, pixels, counted, list(map(torch.from_numpy, found)))
 
 
 def every(mask):
-    return LabelledPixels(mask, GRID).every().sample(GRID, mask.shape)
+    return LabelledPixels(mask, GRID).every()
 
 
 def draw(mask, pixels, rng, stride=2):
-    return LabelledPixels(mask, GRID).draw(pixels, rng, stride).sample(GRID, mask.shape)
+    return LabelledPixels(mask, GRID).draw(pixels, rng, stride)
 
 
 def standardised(heads, tokens):
     return (tokens - heads.mean) / heads.deviation
 
 
-def full_loss(tokens, mask, weight, bias):
-    """Resized and compared in full, by torch."""
-    logits = (tokens @ weight + bias).T.reshape(1, -1, *GRID_HW)
-    resized = F.interpolate(logits, mask.shape, mode="bilinear", align_corners=False)
-    truth = torch.from_numpy(mask.astype(np.int64))[None]
+def full_loss(tokens, masks, weight, bias):
+    """Of a batch, resized and compared in full, by torch."""
+    logits = torch.stack([(t @ weight + bias).T.reshape(-1, *GRID_HW) for t in tokens])
+    resized = F.interpolate(logits, SIZE_HW, mode="bilinear", align_corners=False)
+    truth = torch.from_numpy(np.stack(masks).astype(np.int64))
     return F.cross_entropy(resized, truth, ignore_index=255)
 
 
@@ -61,14 +63,15 @@ def autograd(heads, pairs, head=0):
     mine = slice(head * CLASSES, (head + 1) * CLASSES)
     weight = heads.parameters["weight"][:, mine].clone().requires_grad_()
     bias = heads.parameters["bias"][mine].clone().requires_grad_()
-    losses = [full_loss(standardised(heads, tokens), mask, weight, bias) for tokens, mask in pairs]
-    loss = torch.stack(losses).mean()
+    tokens = [standardised(heads, tokens) for tokens, _ in pairs]
+    loss = full_loss(tokens, [mask for _, mask in pairs], weight, bias)
     loss.backward()
     return loss.item(), weight.grad, bias.grad
 
 
 def test_every_pixel_is_the_full_loss():
     pairs = [image(seed) for seed in range(3)]
+    pairs[1][1][:20] = 255  # one image has fewer labels, and weighs less
     heads = make_heads(rates=(1e-3, 1e-1))
     heads.parameters["weight"].normal_(generator=torch.Generator().manual_seed(1))
     samples = [every(mask) for _, mask in pairs]
@@ -87,6 +90,7 @@ def test_in_parts_is_the_same(monkeypatch):
     heads = make_heads()
     whole = gradients(heads, [tokens], [sample])
     monkeypatch.setattr("skipbench.evaluations._heads.LOGITS_AT_ONCE", 100)
+    monkeypatch.setattr("skipbench.evaluations._heads.ROWS_AT_ONCE", 1)
     parts = gradients(heads, [tokens], [sample])
     torch.testing.assert_close(parts.slopes["weight"], whole.slopes["weight"])
     torch.testing.assert_close(parts.loss, whole.loss)
@@ -102,9 +106,7 @@ def test_sampled_gradient_is_unbiased(stride):
     labelled, rng = LabelledPixels(mask, GRID), np.random.default_rng(0)
     drawn = torch.stack(
         [
-            gradients(heads, [tokens], [labelled.draw(20, rng, stride).sample(GRID, SIZE_HW)])
-            .slopes["weight"]
-            .flatten()
+            gradients(heads, [tokens], [labelled.draw(20, rng, stride)]).slopes["weight"].flatten()
             for _ in range(1500)
         ]
     )
@@ -112,14 +114,31 @@ def test_sampled_gradient_is_unbiased(stride):
     assert off.abs().max() < 4.5 and 0.6 < off.square().mean().sqrt() < 1.5
 
 
+def total_weight(drawn):
+    return sum(sample.weights.sum().item() for sample in drawn.samples(100))
+
+
 def test_weights_stand_for_all_labelled_pixels():
     _, mask = image(1)
     labelled, rng = LabelledPixels(mask, GRID), np.random.default_rng(0)
-    assert labelled.every().weights.sum() == pytest.approx(1, rel=1e-6)
-    totals = [labelled.draw(16, rng, 2).sample(GRID, SIZE_HW).weights.sum() for _ in range(400)]
-    assert np.mean(totals) == pytest.approx(1, abs=0.05)
+    share = (mask != 255).mean()
+    assert labelled.every().labelled == pytest.approx(share)
+    assert total_weight(labelled.every()) == pytest.approx(share, rel=1e-5)
+    totals = [total_weight(labelled.draw(16, rng, 2)) for _ in range(400)]
+    assert np.mean(totals) == pytest.approx(share, rel=0.05)
     drawn = labelled.draw(16, rng, 2)
     assert (mask.ravel()[drawn.places] == drawn.labels).all() and (drawn.labels != 255).all()
+
+
+@pytest.mark.parametrize("grid_hw", [(1, 1), (2, 3), (2, 200), (1, 9)])
+def test_small_and_narrow_grids(grid_hw):
+    """Every draw has pixels, and on average they stand for all."""
+    grid = Grid(grid_hw, tuple(map(float, grid_hw)))
+    mask = np.zeros((20, 230), np.uint8)
+    labelled, rng = LabelledPixels(mask, grid), np.random.default_rng(0)
+    drawn = [labelled.draw(64, rng) for _ in range(200)]
+    assert all(len(d.cells) for d in drawn)
+    assert np.mean(list(map(total_weight, drawn))) == pytest.approx(1, abs=0.1)
 
 
 def test_a_mask_without_labels_counts_for_nothing():
@@ -127,8 +146,14 @@ def test_a_mask_without_labels_counts_for_nothing():
     nothing = LabelledPixels(np.full(SIZE_HW, 255, np.uint8), GRID)
     rng = np.random.default_rng(0)
     for drawn in (nothing.draw(64, rng, 2), nothing.every()):
-        found = gradients(make_heads(), [tokens], [drawn.sample(GRID, SIZE_HW)])
-        assert not found.slopes["weight"].any() and not found.loss.any()
+        heads = make_heads()
+        for _ in range(2):  # also once there is momentum
+            heads.step(gradients(heads, [image(1)[0]], [every(image(1)[1])]), 1.0)
+            before = heads.parameters["weight"].clone()
+            found = gradients(heads, [tokens], [drawn])
+            assert not found.slopes["weight"].any() and not found.loss.any()
+            heads.step(found, 1.0)
+            assert torch.equal(heads.parameters["weight"], before)
 
 
 RATES = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
@@ -148,11 +173,13 @@ def by_torch(make_optimiser, rate, start, pairs, steps, inputs):
     for chosen, share in zip(steps, SHARES, strict=True):
         optimiser.param_groups[0]["lr"] = rate * share
         optimiser.zero_grad()
-        losses = [
-            sampled_loss(inputs(tokens), sample, weight, bias)
-            for (tokens, _), sample in zip(pairs, chosen, strict=True)
-        ]
-        torch.stack(losses).mean().backward()
+        batch_loss(
+            [
+                inputs(t)[p.corners()] @ weight + bias
+                for (t, _), p in zip(pairs, chosen, strict=True)
+            ],
+            chosen,
+        ).backward()
         optimiser.step()
     return weight.detach(), bias.detach()
 
@@ -233,28 +260,24 @@ def test_batch_norm_is_torchs():
         for chosen, share in zip(steps, SHARES, strict=True):
             optimiser.param_groups[0]["lr"] = rate * share
             optimiser.zero_grad()
-            picked = [t[s.tokens.flatten()] for (t, _), s in zip(pairs, chosen, strict=True)]
-            logits = linear(norm(torch.cat(picked))).split([len(p) for p in picked])
-            losses = [
-                pixel_loss(x.view(-1, 4, CLASSES), s) for x, s in zip(logits, chosen, strict=True)
-            ]
-            torch.stack(losses).mean().backward()
+            every_token = norm(torch.cat([tokens for tokens, _ in pairs])).split(35)
+            logits = [linear(t)[p.corners()] for t, p in zip(every_token, chosen, strict=True)]
+            batch_loss(logits, chosen).backward()
             optimiser.step()
         norm.eval()
         expected = linear(norm(tokens)).detach()
         torch.testing.assert_close(mine[:, head], expected, rtol=1e-3, atol=1e-4)
 
 
-def sampled_loss(tokens, sample, weight, bias):
-    logits = tokens @ weight + bias
-    return pixel_loss(logits[sample.tokens], sample)
-
-
-def pixel_loss(corners, sample):
-    """corners: (cells, 4, classes)."""
-    mixed = (sample.shares[..., None] * corners[:, None]).sum(2)
-    losses = F.cross_entropy(mixed.flatten(0, 1), sample.labels.flatten(), reduction="none")
-    return (losses * sample.weights.flatten()).sum()
+def batch_loss(logits, pixels):
+    """logits: of each image, at the corners of its cells, (cells × 4, classes)."""
+    total = 0.0
+    for corners, drawn in zip(logits, pixels, strict=True):
+        [sample] = drawn.samples(10**6)
+        mixed = (sample.shares[..., None] * corners.view(-1, 4, CLASSES)[:, None]).sum(2)
+        losses = F.cross_entropy(mixed.flatten(0, 1), sample.labels.flatten(), reduction="none")
+        total = total + (losses * sample.weights.flatten()).sum()
+    return total / sum(drawn.labelled for drawn in pixels)
 
 
 def test_folded_heads_give_the_same_logits():
@@ -298,7 +321,7 @@ def test_trained_long_enough_it_is_scikit_learns_optimum():
     tokens = (tokens + torch.from_numpy(random.normal(0, 1, tokens.shape))).float()
     mask = labels.astype(np.uint8)  # as large as the grid: each pixel is a token
     grid = Grid((6, 8), (6.0, 8.0))
-    sample = LabelledPixels(mask, grid).every().sample(grid, (6, 8))
+    sample = LabelledPixels(mask, grid).every()
     heads = Heads(tokens.mean(0), tokens.std(0), 3, (3e-2,), Optimiser(weight_decay=0.0), 0)
     for step in range(3000):
         found = gradients(heads, [tokens], [sample])
@@ -316,13 +339,13 @@ def test_padding_beyond_the_picture_is_cut_off(times):
     patch, picture_hw, grid_hw = 10, (55, 74), (6, 8)
     grid = Grid(grid_hw, (5.5, 7.4))
     mask = np.zeros((times * 55, times * 74), np.uint8)
-    sample = LabelledPixels(mask, grid).every().sample(grid, mask.shape)
+    drawn = LabelledPixels(mask, grid).every()
+    [sample] = drawn.samples(10**6)
     values = torch.randn(48, generator=torch.Generator().manual_seed(0))
-    mixed = (sample.shares * values[sample.tokens][:, None]).sum(2)
+    mixed = (sample.shares * values[drawn.corners()].view(-1, 1, 4)).sum(2)
     padded_hw = [times * patch * side for side in grid_hw]
     whole = F.interpolate(values.view(1, 1, *grid_hw), padded_hw, mode="bilinear")[0, 0]
     expected = whole[: times * picture_hw[0], : times * picture_hw[1]]
-    drawn = LabelledPixels(mask, grid).every()
     np.testing.assert_allclose(
         mixed.numpy(), expected.numpy().ravel()[drawn.places], rtol=1e-4, atol=1e-5
     )

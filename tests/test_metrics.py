@@ -112,7 +112,7 @@ def test_weights_are_draws():
 
 def test_bootstrap_is_resampling_written_out():
     counts = np.stack([class_counts(p, t, 6) for p, t in random_pairs(5, images=9)])
-    values = bootstrap(counts, miou_percent, resamples=50, seed=3)
+    values = bootstrap(counts, miou_percent, resample_weights(9, 50, seed=3))
     for value, weights in zip(values, resample_weights(9, 50, seed=3), strict=True):
         drawn = np.repeat(np.arange(9), weights.astype(int))
         assert np.isclose(value, scores(counts[drawn].sum(0)).miou)
@@ -122,7 +122,9 @@ def test_interval_agrees_with_scipy():
     from scipy.stats import bootstrap as theirs
 
     values = np.random.default_rng(0).normal(10, 3, 60)
-    mine = interval(bootstrap(values[:, None], lambda s: s[:, 0] / 60, 20_000, seed=0))
+    mine = interval(
+        bootstrap(values[:, None], lambda s: s[:, 0] / 60, resample_weights(60, 20_000, seed=0))
+    )
     other = theirs((values,), np.mean, n_resamples=20_000, method="percentile", rng=1)
     low, high = other.confidence_interval
     assert mine == pytest.approx((low, high), abs=0.05)

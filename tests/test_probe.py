@@ -107,7 +107,7 @@ def test_training_goes_on_bit_for_bit(stop, name, monkeypatch):
     assert whole.loss == pytest.approx(later.loss) and whole.finite == later.finite
 
 
-def test_held_out_heads_do_not_depend_on_held_out_images():
+def test_heads_that_choose_know_nothing_of_the_labels_held_out():
     """Change the held-out images' masks: the heads that choose stay as they are, the others not."""
     images = Arrays(12)
     before = trained_on(images)
@@ -118,6 +118,16 @@ def test_held_out_heads_do_not_depend_on_held_out_images():
     assert after.held_out == before.held_out
     for which, same in ((before.choosing, True), (before.full, False)):
         assert torch.equal(before.heads(which)[0], after.heads(which)[0]) == same
+
+
+def test_held_out_images_are_spread_over_the_batches_of_every_epoch():
+    for count, seed in ((1464, 0), (3000, 1)):
+        held_out = set(probe.held_out_images(count, 6, seed))
+        assert len(held_out) == round(count / 10)
+        course = PROTOCOLS["paper"].course(count, seed)
+        for epoch in range(5):
+            most = max(sum(i in held_out for i in batch) for batch in course.batches(epoch))
+            assert most < 10
 
 
 def test_statistics_against_numpy():
@@ -182,12 +192,11 @@ def test_draws_depend_on_seed_image_and_epoch_alone(monkeypatch):
     images = Arrays(4)
     course = replace(PROTOCOLS["paper"], epochs=3, loss_pixels=32).course(4, seed=5)
     order = [(i, e) for e in range(3) for i in range(4)]
-    one = {key: Draws(course).sample(images, *key, False) for key in order}
+    one = {key: Draws(course).of(images, *key, False) for key in order}
     draws = Draws(course)
-    two = {(i, e): draws.sample(images, i, e, False) for i, e in order}
-    assert all(torch.equal(one[k].labels, two[k].labels) for k in order)
-    assert all(torch.equal(one[k].shares, two[k].shares) for k in order)
-    assert not torch.equal(one[0, 0].shares, one[0, 1].shares)
+    two = {(i, e): draws.of(images, i, e, False) for i, e in order}
+    assert all(np.array_equal(one[k].places, two[k].places) for k in order)
+    assert not np.array_equal(one[0, 0].places, one[0, 1].places)
 
 
 # -- scoring
@@ -285,6 +294,15 @@ def test_both_choices_are_reported():
 @pytest.mark.parametrize(("right", "edge"), [((9, 4, 3), "lowest"), ((3, 4, 9), "highest")])
 def test_a_winner_at_the_edge_is_said(right, edge):
     assert metrics(made_up(), counts_of(*right), None, ["a", "b"])["edge"] == edge
+
+
+def test_a_choosing_head_that_diverged_or_has_no_label_chooses_nothing():
+    trained = replace(made_up(), finite=(True, True, True, True, True, False))
+    val, holdout = counts_of(3, 9, 6), counts_of(2, 4, 8)
+    found = metrics(trained, val, holdout, ["a", "b"])
+    assert found["chosen"]["holdout"]["rate"] == 1e-2 and found["rates"][2]["holdout_miou"] is None
+    found = metrics(made_up(), val, np.zeros_like(holdout), ["a", "b"], select="holdout")
+    assert found["chosen"]["holdout"] is None and found["selected_on"] == "val"
 
 
 def test_equal_rates_the_lower_one_is_taken():

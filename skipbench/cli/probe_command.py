@@ -37,7 +37,7 @@ def probe(
         typer.Option(
             "--layers",
             help="last, multiscale, last4, ibot, all, or blocks: 2,5,-1. Repeatable: several share "
-            "one pass over the images.",
+            "one pass over the images (not where crops are new in every epoch).",
             show_default="last",
         ),
     ] = None,
@@ -114,7 +114,15 @@ def probe(
             show_default=False,
         ),
     ] = None,
-    train_images: options.TrainImages = None,
+    train_images: Annotated[
+        int | None,
+        typer.Option(
+            "--train-images",
+            min=1,
+            help="A random subset of so many training images, the same for the same --subset-seed.",
+            show_default="3000 of ade20k and of cocostuff, else all",
+        ),
+    ] = None,
     subset_seed: Annotated[
         int, typer.Option("--subset-seed", help="Of the random subset of training images.")
     ] = 0,

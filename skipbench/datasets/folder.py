@@ -142,6 +142,8 @@ def read_classes(path: Path) -> Labels:
     named = {value: name for value, name in values.items() if name.lower() != "ignore"}
     if not named:
         raise DataError(f"{path}: no class in it")
+    if twice := [name for name, count in Counter(named.values()).items() if count > 1]:
+        raise DataError(f"{path}: {twice[0]!r} stands there twice; give each class its own name")
     return Labels(
         classes=tuple(named.values()),
         colours=palette(len(named)),

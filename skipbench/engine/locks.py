@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,18 +22,30 @@ class FileLock:
         self._file: int | None = None
 
     def try_acquire(self, exclusive: bool) -> bool:
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         if fcntl is None:
             return True
-        try:
-            fcntl.flock(self._file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+        while True:
+            if self._file is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            how = (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB
+            try:
+                fcntl.flock(self._file, how)
+            except BlockingIOError:
+                return False
+            if self._is_there():
+                break
+            self.release()  # removed meanwhile: another process would lock a new file
         if exclusive:
             self.sign_of_life()
         return True
+
+    def _is_there(self) -> bool:
+        """Whether the file that is locked is still the one of that name."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file or 0))  # noqa: PTH116
+        except FileNotFoundError:
+            return False
 
     def acquire(
         self,
@@ -54,7 +67,8 @@ class FileLock:
         return True
 
     def sign_of_life(self) -> None:
-        os.utime(self.path)
+        with suppress(FileNotFoundError):
+            os.utime(self.path)
 
     def _last_sign(self) -> float:
         try:

@@ -7,13 +7,13 @@ end, so a head is a linear function of the tokens as they are.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from skipbench.evaluations._pixels import Sample, in_parts
+from skipbench.evaluations._pixels import Drawn, Sample
 from skipbench.evaluations._protocols import Normalisation, Optimiser
 
 BETAS = (0.9, 0.999)
@@ -22,13 +22,15 @@ START_DEVIATION = 0.01
 SMALLEST_DEVIATION = 1e-6  # a channel that varies less carries nothing, and is not blown up
 NORM_EPSILON = 1e-5
 NORM_MOMENTUM = 0.1
-LOGITS_AT_ONCE = 400_000  # such a part stays in the cache of a core
+LOGITS_AT_ONCE = 400_000  # of pixels: such a part stays in the cache of a core
+ROWS_AT_ONCE = 16_000_000  # numbers in the logits of tokens
 
 
 @dataclass(frozen=True)
 class Gradients:
     loss: Tensor  # (heads,)
     slopes: dict[str, Tensor]  # by parameter, of its shape
+    counted: Tensor  # (heads,) bool: whether there was anything to learn from
 
 
 class Heads:
@@ -70,34 +72,45 @@ class Heads:
         self.steps = 0
 
     def gradients(
-        self, tokens: Sequence[Tensor], samples: Sequence[Sample], counted: Tensor | None = None
+        self,
+        tokens: Sequence[Tensor],
+        pixels: Sequence[Drawn],
+        counted: Tensor | None = None,
+        statistics: Sequence[Tensor] | None = None,
     ) -> Gradients:
-        """Of the mean over images of their losses.
+        """Of the mean loss over the labelled pixels of all images.
 
-        tokens: of each image, those that its sample names, (cells × 4, channels).
+        tokens: of each image, the corners of the cells drawn, (cells × 4, channels).
         counted: (images, heads) bool, whether a head learns from an image; None: from all.
+        statistics: for batch norm, over all tokens of the batch, (channels,) each: mean, variance,
+        and variance without bias.
         """
         device = self.mean.device
         if counted is None:
             counted = torch.ones(len(tokens), self.heads, dtype=torch.bool)
-        shares = (counted / counted.sum(0).clamp_min(1)).to(device)
-        inputs = self._normalised(torch.cat(list(tokens)).to(device).float())
+        weighs = counted * torch.tensor([drawn.labelled for drawn in pixels])[:, None]
+        total = weighs.sum(0)  # (heads,)
+        shares = (counted / torch.where(total > 0, total, 1)).to(device)
         weight, bias = self._product()
-        logits = torch.addmm(bias, inputs, weight)
-        slopes = torch.empty_like(logits)
         loss = torch.zeros(self.heads, device=device)
-        start = 0
-        for sample, share in zip(samples, shares, strict=True):
-            first = start
-            for part in in_parts(sample.to(device), LOGITS_AT_ONCE // logits.shape[1]):
-                stop = start + part.tokens.numel()
-                loss += share * self._slopes(part, logits[start:stop], slopes[start:stop])
-                start = stop
-            slopes[first:start] *= share.repeat_interleave(self.classes)
-        return Gradients(loss, self._chain(inputs.T @ slopes, slopes.sum(0)))
+        slope = torch.zeros_like(weight), torch.zeros_like(bias)
+        normalise = self._normaliser(statistics)
+        for group in _groups([len(t) for t in tokens], ROWS_AT_ONCE // weight.shape[1]):
+            inputs = normalise(torch.cat(list(tokens[group])).to(device).float())
+            slopes = torch.addmm(bias, inputs, weight)  # logits, in which their slopes are written
+            start = 0
+            for drawn, share in zip(pixels[group], shares[group], strict=True):
+                for sample in drawn.samples(LOGITS_AT_ONCE // weight.shape[1]):
+                    stop = start + 4 * len(sample.labels)
+                    loss += share * self._to_slopes(sample.to(device), slopes[start:stop])
+                    slopes[start:stop] *= share.repeat_interleave(self.classes)
+                    start = stop
+            slope[0].addmm_(inputs.T, slopes)
+            slope[1].add_(slopes.sum(0))
+        return Gradients(loss, self._chain(*slope), (total > 0).to(device))
 
-    def _slopes(self, sample: Sample, logits: Tensor, slopes: Tensor) -> Tensor:
-        """Writes the loss's slope with respect to each token's logits; returns the loss by head."""
+    def _to_slopes(self, sample: Sample, logits: Tensor) -> Tensor:
+        """Puts the loss's slope in the place of each token's logits; returns the loss by head."""
         corners = logits.view(-1, 4, self.heads * self.classes)
         mixed = torch.bmm(sample.shares, corners)  # (cells, pixels, heads × classes)
         chances = torch.softmax(mixed.view(-1, self.heads, self.classes), -1)
@@ -106,21 +119,23 @@ class Heads:
         loss = -(right.squeeze(2).clamp_min(1e-38).log() * sample.weights.view(-1, 1)).sum(0)
         chances.scatter_(2, labels, right - 1)
         back = (sample.shares * sample.weights[..., None]).transpose(1, 2)
-        torch.bmm(back, chances.view_as(mixed), out=slopes.view_as(corners))
+        torch.bmm(back, chances.view_as(mixed), out=corners)
         return loss
 
-    def _normalised(self, inputs: Tensor) -> Tensor:
+    def _normaliser(self, statistics: Sequence[Tensor] | None) -> Callable[[Tensor], Tensor]:
         """By the statistics of the training images; with batch norm by those of this batch, which
         then enter the running ones."""
         if self.normalisation == "none":
-            return inputs
+            return lambda inputs: inputs
         if self.normalisation == "standardise":
-            return inputs.sub_(self.mean).mul_(self._scale())
-        variance, mean = torch.var_mean(inputs, 0, correction=0)
-        unbiased = variance * (len(inputs) / max(len(inputs) - 1, 1))
-        self.mean.lerp_(mean, NORM_MOMENTUM)
-        self.deviation.square_().lerp_(unbiased, NORM_MOMENTUM).sqrt_()
-        return inputs.sub_(mean).mul_((variance + NORM_EPSILON).rsqrt())
+            mean, scale = self.mean, self._scale()
+        else:
+            assert statistics is not None
+            mean, variance, unbiased = (value.to(self.mean.device) for value in statistics)
+            self.mean.lerp_(mean, NORM_MOMENTUM)
+            self.deviation.square_().lerp_(unbiased, NORM_MOMENTUM).sqrt_()
+            scale = (variance + NORM_EPSILON).rsqrt()
+        return lambda inputs: inputs.sub_(mean).mul_(scale)
 
     def _scale(self) -> Tensor:
         if self.normalisation == "batch norm":
@@ -158,11 +173,11 @@ class Heads:
         }
 
     def step(self, gradients: Gradients, share: float) -> None:
-        """share: how much of the rate, by the schedule."""
+        """share: how much of the rate, by the schedule. A head with nothing to learn from stays."""
         self.steps += 1
         for name, slope in gradients.slopes.items():
             value, moments = self.parameters[name], self.moments[name]
-            rates = self.rates * share
+            rates = self.rates * share * gradients.counted
             if value.shape[-1] != self.heads:
                 rates = rates.repeat_interleave(self.classes)
             if self.optimiser.name == "adamw":
@@ -212,3 +227,14 @@ class Heads:
         for name, value in self.state().items():
             if name != "steps":
                 value.copy_(state[name])
+
+
+def _groups(rows: Sequence[int], most: int) -> Iterator[slice]:
+    """Images after one another, as many as have so many rows together (one at least)."""
+    start = total = 0
+    for i, count in enumerate(rows):
+        if i > start and total + count > most:
+            yield slice(start, i)
+            start, total = i, 0
+        total += count
+    yield slice(start, len(rows))

@@ -15,6 +15,14 @@ Normalisation = Literal["standardise", "batch norm", "none"]
 Schedule = Literal["cosine", "poly", "step"]
 
 
+# Each has a stream of its own: what is drawn for one purpose tells nothing of another.
+PURPOSES = ("order", "held out", "pixels")
+
+
+def randomness(purpose: str, *numbers: int) -> np.random.Generator:
+    return np.random.default_rng([PURPOSES.index(purpose) + 1, *numbers])
+
+
 @dataclass(frozen=True)
 class Optimiser:
     name: Literal["adamw", "sgd"] = "adamw"
@@ -44,7 +52,7 @@ class Course:
 
     def batches(self, epoch: int) -> list[np.ndarray]:
         """The images of each step; the last epoch may be shorter."""
-        order = np.random.default_rng([self.seed, epoch]).permutation(self.images)
+        order = randomness("order", self.seed, epoch).permutation(self.images)
         batches = [order[i : i + self.batch] for i in range(0, self.images, self.batch)]
         return batches[: self.steps - epoch * self.steps_per_epoch]
 
@@ -201,7 +209,8 @@ def parse_rates(text: str | tuple[float, ...]) -> tuple[float, ...]:
 def parse_seeds(text: str | int | tuple[int, ...]) -> tuple[int, ...]:
     """ "0,1,2" → (0, 1, 2)."""
     parts = str(text).split(",") if isinstance(text, str | int) else list(map(str, text))
-    if not parts or not all(part.strip().isdecimal() for part in parts):
+    good = [part.strip().isdecimal() and len(part.strip()) < 10 for part in parts]
+    if not parts or not all(good):
         raise UsageError(f"--seeds {text!r}: give whole numbers from 0, such as 0,1,2")
     return tuple(dict.fromkeys(int(part) for part in parts))
 

@@ -7,6 +7,7 @@ numpy alone: a second thread that calls torch would have a team of threads of it
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor
 
 from skipbench.evaluations._heads import Heads
-from skipbench.evaluations._pixels import Drawn, Grid, LabelledPixels, Sample
-from skipbench.evaluations._protocols import Course
+from skipbench.evaluations._pixels import Drawn, Grid, LabelledPixels
+from skipbench.evaluations._protocols import Course, randomness
 
 MOST_DRAWN = 400_000_000  # bytes of drawn pixels kept for coming epochs
 
@@ -45,30 +46,33 @@ class Draws:
         self.course = course
         self.bytes_each = 5 * (course.pixels or 0) + 1000  # of an image and epoch
         self.ahead = max(1, MOST_DRAWN // (course.images * self.bytes_each))  # epochs
-        self._drawn: dict[tuple[int, int], tuple[Drawn, tuple[int, int]]] = {}
+        self._drawn: dict[tuple[int, int], Drawn] = {}
 
     def most_bytes(self) -> int:
         return self.bytes_each * self.course.images * min(self.ahead, self.course.epochs)
 
-    def sample(self, images: Images, image: int, epoch: int, fresh: bool) -> Sample:
+    def of(self, images: Images, image: int, epoch: int, fresh: bool) -> Drawn:
         """fresh: the next epoch has other images (views), so nothing is drawn ahead for it."""
         if (image, epoch) not in self._drawn:
-            mask = images.mask(image)
-            labelled = LabelledPixels(mask, images.grid(image))
+            labelled = LabelledPixels(images.mask(image), images.grid(image))
             last = epoch + 1 if fresh or self.course.pixels is None else epoch + self.ahead
             for coming in range(epoch, min(last, self.course.epochs)):
-                self._drawn[image, coming] = self._draw(labelled, image, coming), mask.shape
-        drawn, size_hw = self._drawn.pop((image, epoch))
-        return drawn.sample(images.grid(image), size_hw)
+                self._drawn[image, coming] = self._draw(labelled, image, coming)
+        return self._drawn.pop((image, epoch))
 
     def _draw(self, labelled: LabelledPixels, image: int, epoch: int) -> Drawn:
         if self.course.pixels is None:
             return labelled.every()
-        rng = np.random.default_rng([self.course.seed, image, epoch])
+        rng = randomness("pixels", self.course.seed, image, epoch)
         return labelled.draw(self.course.pixels, rng)
 
 
-Batch = tuple[np.ndarray, list[Tensor], list[Sample]]  # images, their tokens, their pixels
+@dataclass(frozen=True)
+class Batch:
+    images: np.ndarray
+    tokens: list[Tensor]  # of each image, the corners of the cells drawn
+    pixels: list[Drawn]
+    statistics: list[Tensor] | None  # over all tokens: mean, variance, variance without bias
 
 
 def train(
@@ -89,24 +93,37 @@ def train(
     draws = Draws(course)
     with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
         for epoch in range(begun, course.epochs):
-            load = partial(_load, images_at(epoch), draws, epoch, fresh)
+            whole = heads.normalisation == "batch norm"
+            load = partial(_load, images_at(epoch), draws, epoch, fresh, whole)
             batches = course.batches(epoch)
             losses = torch.zeros(heads.heads)
-            for step, (chosen, tokens, samples) in enumerate(_ahead(pool, batches, load)):
-                among = None if counted is None else counted[chosen]
-                gradients = heads.gradients(tokens, samples, among)
+            for step, batch in enumerate(_ahead(pool, batches, load)):
+                among = None if counted is None else counted[batch.images]
+                gradients = heads.gradients(batch.tokens, batch.pixels, among, batch.statistics)
                 heads.step(gradients, course.share(epoch * course.steps_per_epoch + step))
                 losses += gradients.loss.cpu() / len(batches)
             after_epoch(epoch, losses)
 
 
-def _load(images: Images, draws: Draws, epoch: int, fresh: bool, batch: np.ndarray) -> Batch:
-    samples = [draws.sample(images, int(i), epoch, fresh) for i in batch]
-    tokens = [
-        torch.from_numpy(images.tokens(int(i), sample.tokens.numpy().ravel()))
-        for i, sample in zip(batch, samples, strict=True)
-    ]
-    return batch, tokens, samples
+def _load(
+    images: Images, draws: Draws, epoch: int, fresh: bool, whole: bool, batch: np.ndarray
+) -> Batch:
+    """whole: all tokens are looked at, for statistics over them."""
+    pixels = [draws.of(images, int(i), epoch, fresh) for i in batch]
+    if not whole:
+        tokens = [images.tokens(int(i), p.corners()) for i, p in zip(batch, pixels, strict=True)]
+        return Batch(batch, list(map(torch.from_numpy, tokens)), pixels, None)
+    every = [images.tokens(int(i)).astype(np.float32) for i in batch]
+    tokens = [t[p.corners()] for t, p in zip(every, pixels, strict=True)]
+    found = map(torch.from_numpy, batch_statistics(np.concatenate(every)))
+    return Batch(batch, list(map(torch.from_numpy, tokens)), pixels, list(found))
+
+
+def batch_statistics(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(channels,) each: mean, variance, and variance without bias."""
+    mean = tokens.mean(0)
+    square = np.square(tokens - mean).sum(0)
+    return mean, square / len(tokens), square / max(len(tokens) - 1, 1)
 
 
 def _ahead(

@@ -23,9 +23,9 @@ from skipbench.errors import NumbersError
 from skipbench.evaluations._class_map import class_map
 from skipbench.evaluations._heads import Heads
 from skipbench.evaluations._pixels import Grid
-from skipbench.evaluations._protocols import Protocol
+from skipbench.evaluations._protocols import Protocol, randomness
 from skipbench.evaluations._training import Images, statistics, train
-from skipbench.metrics.intervals import RESAMPLES, bootstrap, interval
+from skipbench.metrics.intervals import RESAMPLES, bootstrap, interval, resample_weights
 from skipbench.metrics.segmentation import LEFT_OUT, class_counts, miou_percent, scores
 
 HELD_OUT = 0.1  # of the training images
@@ -62,7 +62,7 @@ def held_out_images(count: int, rates: int, seed: int) -> tuple[int, ...]:
     """One in ten, at random; none where there is nothing to choose, or too little to hold out."""
     if rates < 2 or count < 2:
         return ()
-    chosen = np.random.default_rng([seed, 1]).permutation(count)[: max(1, round(HELD_OUT * count))]
+    chosen = randomness("held out", seed).permutation(count)[: max(1, round(HELD_OUT * count))]
     return tuple(sorted(chosen.tolist()))
 
 
@@ -208,7 +208,7 @@ def predict(
             found = class_map(maps[0], size_hw, seen.parts[0].grid.extent_hw)
         else:
             mean = _mean_of_windows(maps, seen, seen.windows_of_hw)
-            found = F.interpolate(mean, size_hw, mode="bilinear").argmax(1).to(torch.uint8)
+            found = class_map(mean, size_hw)
         yield from found.cpu().numpy()
 
 
@@ -256,9 +256,10 @@ def metrics(
     held_out: the same on held-out training images, of heads that have not seen them.
     """
     rates = trained.rates
+    weights = resample_weights(len(counts), RESAMPLES, seed=0)  # the same images for every rate
     table = [
         {"rate": rate, "loss": trained.loss[i]}
-        | _of_rate(counts[:, i], None if held_out is None else held_out[:, i], absent)
+        | _of_rate(counts[:, i], _chooser(trained, held_out, i), weights, absent)
         if trained.finite[i]
         else {"rate": rate, "loss": None, "diverged": True, "miou": None}
         for i, rate in enumerate(rates)
@@ -290,18 +291,26 @@ def metrics(
     }
 
 
-def _of_rate(counts: np.ndarray, held_out: np.ndarray | None, absent: str) -> dict[str, Any]:
+def _chooser(trained: Trained, held_out: np.ndarray | None, rate: int) -> np.ndarray | None:
+    """(images, 3, classes) of the head that has not seen them, unless it has diverged."""
+    sound = held_out is not None and trained.finite[trained.choosing][rate]
+    return held_out[:, rate] if held_out is not None and sound else None
+
+
+def _of_rate(
+    counts: np.ndarray, held_out: np.ndarray | None, weights: np.ndarray, absent: str
+) -> dict[str, Any]:
     found = scores(counts.sum(0, dtype=np.int64), absent)
-    drawn = bootstrap(counts, lambda summed: miou_percent(summed, absent), RESAMPLES)
+    drawn = bootstrap(counts, lambda summed: miou_percent(summed, absent), weights)
+    chooser = None if held_out is None else scores(held_out.sum(0, dtype=np.int64), absent).miou
     return {
         "miou": found.miou,
         "interval": list(interval(drawn)),
         "pixel_accuracy": found.pixel_accuracy,
         "mean_accuracy": found.mean_accuracy,
         "weighted_iou": found.weighted_iou,
-        "holdout_miou": None
-        if held_out is None
-        else scores(held_out.sum(0, dtype=np.int64), absent).miou,
+        # None also where no held-out pixel is labelled
+        "holdout_miou": None if chooser is None or np.isnan(chooser) else chooser,
     }
 
 

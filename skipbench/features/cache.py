@@ -4,6 +4,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,20 +29,30 @@ class Entry:
 
 
 def entries(root: Path) -> Iterator[Entry]:
-    """What lies in the cache, least recently used first."""
+    """What lies in the cache, least recently used first. (Another process may remove some of it
+    meanwhile.)"""
     found = []
     for folder in root.iterdir() if root.is_dir() else ():
-        if not folder.is_dir():
-            continue
-        files = [f for f in folder.rglob("*") if f.is_file()]
-        about = folder / "about.json"
-        used = about.stat().st_mtime if about.exists() else 0.0
-        columns = sorted(f.name for f in folder.iterdir() if f.is_dir())
-        complete = all((folder / c / "manifest.json").exists() for c in columns) and bool(columns)
-        size = sum(f.stat().st_size for f in files if f.exists())
-        described = read_json(about) or {}
-        found.append(Entry(folder.name, folder, size, used, described, tuple(columns), complete))
+        with suppress(FileNotFoundError):
+            if folder.is_dir() and not folder.name.startswith("."):
+                found.append(_entry(folder))
     yield from sorted(found, key=lambda entry: entry.last_used)
+
+
+def _entry(folder: Path) -> Entry:
+    files = [f for f in folder.rglob("*") if f.is_file()]
+    about = folder / "about.json"
+    columns = sorted(f.name for f in folder.iterdir() if f.is_dir())
+    complete = all((folder / c / "manifest.json").exists() for c in columns) and bool(columns)
+    return Entry(
+        key=folder.name,
+        folder=folder,
+        bytes=sum(f.stat().st_size for f in files),
+        last_used=about.stat().st_mtime if about.exists() else 0.0,
+        about=read_json(about) or {},
+        columns=tuple(columns),
+        complete=complete,
+    )
 
 
 def remove(folder: Path) -> bool:
@@ -51,8 +62,13 @@ def remove(folder: Path) -> bool:
             return False
         # Renamed first: an entry that is half gone must not be found by its key.
         doomed = folder.with_name(f".{folder.name}.{time.time_ns()}.removed")
-        folder.rename(doomed)
+        try:
+            folder.rename(doomed)
+        except FileNotFoundError:
+            return False  # another process was faster
         shutil.rmtree(doomed, ignore_errors=True)
+        folder.with_name(f"{folder.name}.build.lock").unlink(missing_ok=True)
+        lock.path.unlink(missing_ok=True)
         return True
 
 

@@ -41,7 +41,7 @@ from skipbench.records import FeatureSpec
 
 log = logging.getLogger("skipbench")
 
-MOST_OPEN = 512  # shards
+MOST_OPEN = 128  # shards of a store; many systems allow a process 1,024 files
 
 
 def describe(backbone: Backbone, items: Sequence[Picture], spec: FeatureSpec) -> dict[str, Any]:

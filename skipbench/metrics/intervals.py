@@ -20,15 +20,12 @@ def resample_weights(images: int, resamples: int, seed: int) -> np.ndarray:
 
 
 def bootstrap(
-    counts: np.ndarray,
-    score: Callable[[np.ndarray], np.ndarray],
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    counts: np.ndarray, score: Callable[[np.ndarray], np.ndarray], weights: np.ndarray
 ) -> np.ndarray:
-    """(resamples,) scores. counts: (images, …) by image; score: (resamples, …) summed → (…)."""
-    weights = resample_weights(len(counts), resamples, seed)
+    """(resamples,) scores. counts: (images, …) by image; score: (resamples, …) summed → (…);
+    weights: of `resample_weights`, the same for all that is to be compared."""
     flat = counts.reshape(len(counts), -1).astype(np.float64)
-    return score((weights @ flat).reshape(resamples, *counts.shape[1:]))
+    return score((weights @ flat).reshape(len(weights), *counts.shape[1:]))
 
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:

@@ -27,7 +27,7 @@ def result_id(evaluation: str, dataset: str, determines: Mapping[str, Any]) -> s
     """ "probe-voc-3f2a9c01b7de": the same for the same work, on every machine."""
     content = json.dumps(determines, sort_keys=True, allow_nan=False)
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
-    name = re.sub(r"[^A-Za-z0-9_.]+", "-", dataset).strip("-.") or "data"
+    name = re.sub(r"[^A-Za-z0-9_.]+", "-", dataset).strip("-.")[:60] or "data"
     return f"{evaluation}-{name}-{digest}"
 
 

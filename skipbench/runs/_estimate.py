@@ -1,9 +1,7 @@
 """`--dry-run`: what a probe would take, from a trial on a few images."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -11,19 +9,18 @@ from skipbench.engine.memory import peak_bytes
 from skipbench.engine.progress import clock
 from skipbench.evaluations import probe as evaluation
 from skipbench.evaluations._pixels import Grid
-from skipbench.evaluations._protocols import Optimiser
 from skipbench.evaluations._training import Draws
 from skipbench.features.build import DTYPES
 from skipbench.features.held import compute
-from skipbench.features.plan import make_plan
 from skipbench.features.store import missing_images
 from skipbench.files import size_text
-from skipbench.images import Picture
-from skipbench.runs._held import Split, cut_windows
+from skipbench.metrics.intervals import RESAMPLES
+from skipbench.records import FeatureSpec
+from skipbench.runs._held import Held, Split, cut_windows
 from skipbench.runs.probe import Cell, Probe
 
 TRIAL_IMAGES = 6
-TRIAL_STEPS = 12
+TRIAL_STEPS, TRIAL_EPOCHS = 3, 4
 
 
 @dataclass(frozen=True)
@@ -71,68 +68,72 @@ class _Repeated:
         return self.masks[image % len(self.masks)]
 
 
-def _same(images: _Repeated, epoch: int) -> _Repeated:
-    return images
-
-
 def estimate(run: Probe) -> Estimate:
     spec, protocol, keeping = run.spec(run.cells), run.protocol, run.asked.keeping
-    epochs = protocol.course(len(run.train), 0).epochs
-    train: Sequence[Picture] = run.train.items
-    val: Sequence[Picture] = run.val.items
-    if protocol.window:
-        val = cut_windows(run.val, *protocol.window)[0]
-    times = 1 if protocol.views == "whole" else protocol.different_views or epochs
-    missing = [len(train) * times, len(val)]
-    if not keeping.in_memory:
-        missing[1] = missing_images(run.backbone, val, spec, keeping.cache)
-        if protocol.views == "whole":
-            missing[0] = missing_images(run.backbone, train, spec, keeping.cache)
+    course = protocol.course(len(run.train), 0)
     few = run.train[: max(1, min(TRIAL_IMAGES, len(run.train)))]
     compute(run.backbone, few[:1], spec, workers=keeping.workers)  # the first pass is slower
     started = time.monotonic()
     features = compute(run.backbone, few, spec, batch_size=keeping.batch_size)
     per_image = (time.monotonic() - started) / len(few)
+    held, windows = Held(few, features), 1.0
+    if protocol.window:
+        cut, first = cut_windows(few, *protocol.window)
+        held, windows = Held(few, compute(run.backbone, cut, spec), cut, first), len(cut) / len(few)
     training = scoring = 0.0
     for cell in run.cells:
-        split = Split(features, few, run.columns(cell), protocol.score_size)
-        per_step, per_score = _trial(run, cell, split)
-        training += per_step * protocol.course(len(run.train), 0).steps
-        scoring += per_score * (len(run.val) + 0.1 * len(run.train)) * (len(val) / len(run.val))
+        split = Split(features, few, run.columns(cell), protocol.loss_size)
+        per_step, per_score = _trial(run, cell, split, held)
+        training += per_step * course.steps
+        scoring += per_score * (len(run.val) + 0.1 * len(run.train))
+    missing = _missing(run, spec, windows)
+    plan = features.plan
     per_token = DTYPES[spec.store_dtype].itemsize * run.backbone.facts.width * len(spec.columns)
-    plan = make_plan(few, spec.size, run.backbone.facts.patch, per_token)
     bytes_per_image = per_token * sum(map(plan.tokens, range(len(few)))) / len(few)
     # Crops that are new in every epoch are stored for one epoch.
-    written = missing[1] + min(missing[0], len(train) * (protocol.different_views or 1))
+    written = missing[1] + min(missing[0], len(run.train) * (protocol.different_views or 1))
     in_memory = bytes_per_image * sum(missing) if keeping.in_memory else 0
-    draws = Draws(protocol.course(len(run.train), 0))
+    counts = len(run.val) * (12 * len(run.val.classes) * len(protocol.rates) + 8 * RESAMPLES)
     return Estimate(
         images=sum(missing),
-        stored=max(len(train) * times + len(val) - sum(missing), 0),
+        stored=max(round(len(run.train) + windows * len(run.val)) - sum(missing), 0),
         features_seconds=per_image * sum(missing),
         training_seconds=training,
         scoring_seconds=scoring,
         disk_bytes=0 if keeping.in_memory else round(bytes_per_image * written),
-        memory_bytes=round(peak_bytes() + in_memory + draws.most_bytes()),
+        memory_bytes=round(peak_bytes() + in_memory + Draws(course).most_bytes() + counts),
     )
 
 
-def _trial(run: Probe, cell: Cell, split: Split) -> tuple[float, float]:
+def _missing(run: Probe, spec: FeatureSpec, windows: float) -> tuple[int, int]:
+    """How many training and validation pictures (crops, windows) the backbone has yet to see."""
+    protocol, keeping = run.protocol, run.asked.keeping
+    times = protocol.different_views or protocol.course(len(run.train), 0).epochs
+    train = len(run.train) * (1 if protocol.views == "whole" else times)
+    val = round(windows * len(run.val))
+    if keeping.in_memory:
+        return train, val
+    if protocol.views == "whole":
+        train = missing_images(run.backbone, run.train.items, spec, keeping.cache)
+    if protocol.window is None:
+        val = missing_images(run.backbone, run.val.items, spec, keeping.cache)
+    return train, val
+
+
+def _trial(run: Probe, cell: Cell, split: Split, held: Held) -> tuple[float, float]:
     """Seconds of a step of training, and of scoring an image, with heads that have learnt a bit."""
-    protocol = replace(
-        run.protocol, epochs=1, steps=None, warm_up=0.0, optimiser=Optimiser(), schedule="cosine"
-    )
     classes = len(run.train.classes)
+    images = _Repeated(split, TRIAL_STEPS * run.protocol.batch)
     seconds = []
-    for steps in (2, 2 + TRIAL_STEPS):
-        images = _Repeated(split, steps * protocol.batch)
+    for epochs in (1, 1 + TRIAL_EPOCHS):  # what is done once only is in both
+        protocol = replace(run.protocol, epochs=epochs, steps=None, warm_up=0.0)
         started = time.monotonic()
         trained = evaluation.fit(
-            partial(_same, images), len(images), classes, protocol, 0,
-            device=run.backbone.device,
-        )  # fmt: skip
+            lambda epoch: images, len(images), classes, protocol, 0, device=run.backbone.device
+        )
         seconds.append(time.monotonic() - started)
     started = time.monotonic()
-    evaluation.score(split, *trained.heads(trained.full), classes)
-    per_image = (time.monotonic() - started) / len(split)
-    return float(np.diff(seconds)[0]) / TRIAL_STEPS, per_image
+    scenes = held.scenes(run.columns(cell), run.protocol.score_size)
+    evaluation.score(scenes, *trained.heads(trained.full), classes)
+    per_image = (time.monotonic() - started) / len(held.pictures)
+    return (seconds[1] - seconds[0]) / (TRIAL_EPOCHS * TRIAL_STEPS), per_image

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -150,15 +150,22 @@ class Views:
     def at(self, epoch: int) -> tuple[Features, list[View]]:
         number = epoch % self.different if self.different else epoch
         if number != self._now or self._features is None:
-            self.close()
+            self._end(remove=True)
             self._pictures = [self.crop(item, number) for item in self.data]
             self._features, self._now = self.hold(self._pictures), number
         return self._features, self._pictures
 
-    def close(self) -> None:
+    def _end(self, remove: bool) -> None:
         if self._features is None:
             return
         self._features.close()
-        if self.different is None and isinstance(self._features, FeatureStore):
+        if remove and self.different is None and isinstance(self._features, FeatureStore):
             feature_cache.remove(self._features.folder)
         self._features = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Interrupted, the features of this epoch are kept for the next run."""
+        self._end(remove=kind is None)

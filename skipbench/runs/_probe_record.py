@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skipbench import views
 from skipbench.evaluations.probe import RESAMPLES, Trained
 from skipbench.images import parse_size, size_name
 from skipbench.records import Result
@@ -27,16 +28,23 @@ VERSION = 1
 
 def determines(run: "Probe", blocks: tuple[int, ...], seed: int) -> dict[str, Any]:
     """All that the number depends on."""
+    crops = run.protocol.views != "whole" or run.protocol.window
     return {
         "version": VERSION,
+        "views_version": views.VERSION if crops else None,
         "model": model_determines(run.backbone),
         "features": [list(blocks), run.tensor, run.asked.store_dtype],
         "training": run.train_facts.fingerprint,
         "dataset": run.val_facts.fingerprint,
-        "protocol": run.protocol.facts(),
+        "protocol": protocol_part(run),
         "select": run.asked.select,
         "seed": seed,
     }
+
+
+def protocol_part(run: "Probe") -> dict[str, Any]:
+    """However the size was written: "448" and "448x448" are one."""
+    return {**run.protocol.facts(), "size": size_name(parse_size(run.protocol.size))}
 
 
 def record(
@@ -57,13 +65,13 @@ def record(
             "layers": cell.layers,
             "blocks": cell.blocks,
             "tensor": run.tensor,
-            "size": size_name(parse_size(run.protocol.size)),
+            "size": protocol_part(run)["size"],
             "precision": run.backbone.precision,
             "store_dtype": run.asked.store_dtype,
             "degenerate": {column: len(degenerate[column]) for column in run.columns(cell)},
         },
         protocol={
-            **run.protocol.facts(),
+            **protocol_part(run),
             "seed": cell.seed,
             "select": run.asked.select,
             "held_out": [run.train.names[i] for i in trained.held_out],

@@ -27,9 +27,12 @@ class TrainingState:
     def load(self) -> dict[str, Tensor] | None:
         from safetensors.torch import load
 
-        if self.path is None or not self.path.exists():
+        if self.path is None:
             return None
-        content = self.path.read_bytes()
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
         if hashlib.sha256(content[32:]).digest() != content[:32]:
             log.warning("%s is damaged: the training begins anew", self.path)
             return None

@@ -5,8 +5,8 @@ features of training and validation images (once) → heads for all rates → sc
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -18,8 +18,9 @@ import torch
 from skipbench import views
 from skipbench.backbones.vit import Backbone
 from skipbench.datasets import Dataset, Item
+from skipbench.engine.device import is_out_of_memory
 from skipbench.engine.progress import progress
-from skipbench.errors import DataError
+from skipbench.errors import DataError, OutOfMemory
 from skipbench.evaluations import probe as evaluation
 from skipbench.evaluations._protocols import Protocol
 from skipbench.evaluations.probe import Images, Trained
@@ -111,7 +112,8 @@ class Probe:
             with ExitStack() as stack:
                 self._open(stack, todo, drawn or todo)
                 for cell in todo:
-                    results[cell.id] = self._train_and_score(cell)
+                    with memory_is_short_at(cell.layers):
+                        results[cell.id] = self._train_and_score(cell)
                 for cell in drawn:
                     self._draw(results[cell.id], cell)
         return [results[cell.id] for cell in self.cells]
@@ -161,14 +163,16 @@ class Probe:
             return lambda epoch: split
         crop = {"dinov2": views.crop_dinov2, "leopart": views.crop_leopart}[self.protocol.views]
         side = int(self.protocol.size)
-        spec = self.spec([cell])
-        source = Views(
-            self.train,
-            lambda item, epoch: crop(item, side, cell.seed, epoch),
-            lambda pictures: self._features(pictures, spec),
-            self.protocol.different_views,
+        # Crops that stay are seen once for all sets of layers.
+        spec = self.spec(self.cells if self.protocol.different_views else [cell])
+        source = stack.enter_context(
+            Views(
+                self.train,
+                lambda item, epoch: crop(item, side, cell.seed, epoch),
+                lambda pictures: self._features(pictures, spec),
+                self.protocol.different_views,
+            )
         )
-        stack.callback(source.close)
 
         def at(epoch: int) -> Images:
             features, pictures = source.at(epoch)
@@ -291,6 +295,20 @@ class Probe:
             cell.layers,
         )
         log.info("pictures: %s", folder)
+
+
+@contextmanager
+def memory_is_short_at(layers: str) -> Iterator[None]:
+    """Features have their own way of making do with less; training and scoring have not."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(
+            f"{layers}: out of memory in training or scoring ({str(error).splitlines()[0][:80]}).\n"
+            "Give fewer rates (--lr), fewer --layers, or --loss-pixels 1024; what was done is kept."
+        ) from None
 
 
 def _best_loss(losses: Sequence[float], rates: Sequence[float]) -> str:
