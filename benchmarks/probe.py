@@ -9,8 +9,9 @@ ViT-S/16 with random weights, 448 px, 2 threads, on drawn pictures of VOC's size
               a  the loop people write: backbone in every step, one rate after another, logits
                  resized to 448². A few steps are measured, the rest is extrapolated
               b  ours, nothing stored    c  ours, features stored    d  one forward pass, no more
-    scoring   seconds per million pixels, heads trained on real features, against interpolate,
-              argmax and torchmetrics' MulticlassJaccardIndex
+              (reading the checkpoint and deciding skip or skipless are in none of them)
+    scoring   seconds per million pixels, with trained heads, against interpolate, argmax and
+              torchmetrics' MulticlassJaccardIndex
     loss      mIoU with 1,024 pixels of an image and step, and with all of them, over seeds
     memory    peak of the command on 3,000 images and 171 classes, with 6 and with 24 rates
 """
@@ -43,6 +44,7 @@ from skipbench.demo import make_weights, small_facts
 from skipbench.engine import progress
 from skipbench.evaluations import probe as evaluation
 from skipbench.evaluations._protocols import PROTOCOLS, SWEEP
+from skipbench.features.plan import make_plan
 from skipbench.features.stream import Extractor
 from skipbench.images import normalise, stack
 from skipbench.pipeline import inspect
@@ -120,8 +122,6 @@ def forward_pass(run: Probe) -> float:
     started = time.perf_counter()
     spec = dataclasses.replace(run.spec(run.cells), blocks=(run.backbone.depth - 1,))
     for items in (run.train.items, run.val.items):
-        from skipbench.features.plan import make_plan
-
         for _ in Extractor(run.backbone, spec).stream(
             items, make_plan(items, spec.size, run.backbone.facts.patch, 768)
         ):
@@ -145,8 +145,9 @@ def usual_loop(run: Probe, steps: int = 2) -> float:
             tokens = torch.cat([found.patches[b, "tokens_norm"] for b in blocks], 3)
             return tokens.permute(0, 3, 1, 2).clone()
 
-        started = time.perf_counter()
-        for _ in range(steps):
+        for step in range(1 + steps):
+            if step == 1:  # the first one warms up
+                started = time.perf_counter()
             logits = F.interpolate(head(features(pictures)), (448, 448), mode="bilinear")
             optimiser.zero_grad()
             F.cross_entropy(logits, truth, ignore_index=255).backward()
@@ -308,11 +309,12 @@ def loss(options, folder: Path) -> None:
 def memory(options, folder: Path) -> None:
     """The command itself, with four blocks instead of twelve: features as large, in less time."""
     place, ckpt = folder / "memory", make_checkpoint(folder / "four_blocks.safetensors", depth=4)
-    make_folder(place, 50, 20, 171)
+    make_folder(place, 50, 50, 171)
     for kind, suffix in (("images", "jpg"), ("masks", "png")):
-        for i in range(50, options.memory_images):
-            copy = place / kind / "train" / f"{i:05d}.{suffix}"
-            os.link(place / kind / "train" / f"{i % 50:05d}.{suffix}", copy)
+        for split, count in (("train", options.memory_images), ("val", options.memory_val)):
+            for i in range(50, count):
+                copy = place / kind / split / f"{i:05d}.{suffix}"
+                os.link(place / kind / split / f"{i % 50:05d}.{suffix}", copy)
     rates = [f"{10 ** (-4 + 2.5 * i / 23):.3g}" for i in range(24)]
     for number in (6, 24):
         peak = 0
@@ -340,7 +342,8 @@ def memory(options, folder: Path) -> None:
             for state in (cache / "training").glob("*.state"):
                 state.unlink()
         print(
-            f"{options.memory_images:,} images, 171 classes, multiscale, {number} rates: "
+            f"{options.memory_images:,} training and {options.memory_val:,} validation images, "
+            f"171 classes, multiscale, {number} rates: "
             f"peak memory {peak / 2**30:.2f} GiB",
             flush=True,
         )
@@ -356,6 +359,7 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--loss-rate", type=float, default=1e-2)
     parser.add_argument("--memory-images", type=int, default=3000)
+    parser.add_argument("--memory-val", type=int, default=1000)
     parser.add_argument("--ckpt", help="instead of random weights")
     parser.add_argument("--dataset", help="instead of drawn pictures; with --data-root")
     parser.add_argument("--data-root")

@@ -58,24 +58,36 @@ class Cell:
 
 
 def sheet(
-    rows: Sequence[Sequence[Cell]], legend: Iterable[tuple[str, Colour]] = (), height: int = 240
+    rows: Sequence[Sequence[Cell]],
+    legend: Iterable[tuple[str, Colour]] = (),
+    height: int = 240,
+    title: str = "",
+    aligned: bool = False,
 ) -> Image.Image:
-    """Rows of pictures of one height, aspect ratio kept, captions below, a legend at the end."""
+    """Rows of pictures of one height, aspect ratio kept, captions below, a legend at the end.
+
+    aligned: what is below each other in the rows, is so in the picture.
+    """
     font = ImageFont.load_default(14)
     shown = [[(_of_height(c.picture, height), c.caption) for c in row] for row in rows]
-    width = max(sum(p.width + MARGIN for p, _ in row) for row in shown) + MARGIN
+    widths = [[picture.width for picture, _ in row] for row in shown]
+    if aligned:
+        widths = [list(map(max, zip(*widths, strict=True)))] * len(rows)
+    width = max(sum(w + MARGIN for w in row) for row in widths) + MARGIN
+    width = max(width, 2 * MARGIN + int(font.getlength(title)))
     keys = _legend_rows(list(legend), width, font)
-    line = height + 20 + MARGIN
-    canvas = Image.new("RGB", (width, MARGIN + len(rows) * line + 22 * len(keys) + MARGIN), PAPER)
+    top, line = MARGIN + (26 if title else 0), height + 20 + MARGIN
+    canvas = Image.new("RGB", (width, top + len(rows) * line + 22 * len(keys) + MARGIN), PAPER)
     draw = ImageDraw.Draw(canvas)
+    draw.text((MARGIN, MARGIN), title, INK, font)
     for i, row in enumerate(shown):
-        x, y = MARGIN, MARGIN + i * line
-        for picture, caption in row:
+        x, y = MARGIN, top + i * line
+        for (picture, caption), wide in zip(row, widths[i], strict=False):
             canvas.paste(picture, (x, y))
-            draw.text((x, y + height + 3), _fitting(caption, picture.width, font), FAINT, font)
-            x += picture.width + MARGIN
+            draw.text((x, y + height + 3), _fitting(caption, wide, font), FAINT, font)
+            x += wide + MARGIN
     for i, entries in enumerate(keys):
-        y = MARGIN + len(rows) * line + 22 * i
+        y = top + len(rows) * line + 22 * i
         for x, name, colour in entries:
             draw.rectangle((x, y + 2, x + 14, y + 16), fill=colour, outline=FAINT)
             draw.text((x + 20, y), name, INK, font)

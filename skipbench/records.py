@@ -164,14 +164,14 @@ class Result:
 
     id: str  # of all that determines the number
     evaluation: str
-    dataset: Mapping[str, Any]  # DatasetFacts of the images it was measured on
-    training: Mapping[str, Any] | None  # and of those a head was trained on
+    metrics: Mapping[str, Any]
     checkpoint: Mapping[str, Any]  # CheckpointFacts, the variant that was run, and why that one
     features: Mapping[str, Any]
     protocol: Mapping[str, Any]  # every setting
-    metrics: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    dataset: Mapping[str, Any]  # DatasetFacts of the images it was measured on
+    training: Mapping[str, Any] | None  # and of those a head was trained on
     timing: Mapping[str, Any]  # seconds by stage, peak memory
+    environment: Mapping[str, Any]
     schema: int = RESULT_SCHEMA
 
     def to_json(self) -> dict[str, Any]:

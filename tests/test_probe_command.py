@@ -188,6 +188,15 @@ def test_python_twin(run, ckpt):
     assert package.probe(ckpt, "shapes", seed=1, out="python", **options) == results[1]
 
 
+def test_python_refuses_what_it_does_not_know(ckpt):
+    with pytest.raises(TypeError, match="'rate'"):
+        package.probe(ckpt, "shapes", rate=1e-3)
+    options = {"epochs": 1, "limit": 2, "residual": "skip", "size": 64, "score_size": 20}
+    result = package.probe(ckpt, "shapes", lr=[1e-2, 1e-3], **options)
+    assert [row["rate"] for row in result.metrics["rates"]] == [1e-3, 1e-2]
+    assert result.protocol["size"] == "64x64" and result.protocol["score_size"] == 20
+
+
 # -- interruption
 
 
@@ -358,7 +367,7 @@ def test_pictures(run, monkeypatch):
     assert [name.split("_")[1] for name in names] == ["worst", "best", "worst", "best", "worst"]
     assert len(list(folder.glob("sheet*.png"))) == 1
     with Image.open(folder / names[0]) as image:
-        assert image.width > 3 * 200 and image.height > 240
+        assert image.width > 3 * 150 and image.height > 240
 
 
 def test_pictures_of_what_was_done_before_and_of_what_is_new(run):
@@ -464,15 +473,69 @@ def test_a_mask_with_a_strange_label(run):
     assert shown.exit_code == 4 and "99" in shown.stderr and "2007_000032" in shown.stderr
 
 
-def test_masks_without_a_label(run):
-    folder = Path("blank")
+def some_blank(folder, blank, count=6):
+    """A folder with images whose masks are ignored throughout: (split, number) of each."""
     for split in ("train", "val"):
-        trees.photo(folder / "images" / split / "a.jpg", (41, 57))
-        mask = np.full((41, 57), 255 if split == "val" else 0, np.uint8)
-        trees.grey_png(folder / "masks" / split / "a.png", mask)
+        for i in range(count):
+            trees.photo(folder / "images" / split / f"{i}.jpg", (41, 57), i)
+            mask = trees.blocks((41, 57), [0, 1, 255])
+            mask = np.full_like(mask, 255) if (split, i) in blank else mask
+            trees.grey_png(folder / "masks" / split / f"{i}.png", mask)
     (folder / "classes.txt").write_text("a\nb\n")
-    shown = run(dataset=f"folder:{folder}", quick=("--epochs", "1", "--size", "40"))
-    assert shown.exit_code == 4 and "no labelled pixel" in shown.stderr and not records()
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_masks_without_a_label(run, split):
+    """Found before any feature is computed."""
+    some_blank(Path("blank"), {(split, i) for i in range(6)})
+    shown = run(dataset="folder:blank", quick=("--epochs", "1", "--size", "40"))
+    assert shown.exit_code == 4 and f"{split}: no labelled pixel" in shown.stderr
+    assert "features" not in shown.stderr and not records()
+
+
+@pytest.mark.parametrize("protocol", ["paper", "dinov2"])
+def test_single_masks_without_a_label_count_for_nothing(run, protocol):
+    """Also where one of them is the only one held out, or alone in the last batch."""
+    quick = ("--epochs", "2", "--size", "40", "--protocol", protocol, "--lr", "1e-3,1e-2")
+    some_blank(Path("some"), set(), count=17)
+    assert run(dataset="folder:some", quick=quick).exit_code == 0
+    held_out = records()[0].protocol["held_out"]
+    names = {("train", int(Path(name).name.partition(".")[0])) for name in held_out}
+    some_blank(Path("blank"), names | {("val", 2)}, count=17)
+    shown = run("--out", "x", dataset="folder:blank", quick=quick)
+    assert shown.exit_code == 0, shown.stderr
+    [record] = records("x")
+    assert record.metrics["chosen"]["holdout"] is None and record.metrics["miou"] > 0
+
+
+def test_two_processes_with_crops_on_one_cache(ckpt, tmp_path):
+    """Each removes the crops of an epoch once it is over; neither minds the other."""
+    arguments = (
+        "probe", "--ckpt", ckpt, "--dataset", "shapes", "--residual", "skip", "--limit", "4",
+        "--protocol", "leopart", "--size", "48", "--epochs", "12", "--loss-pixels", "32", "-q",
+    )  # fmt: skip
+    processes = [
+        subprocess.Popen(
+            command(*arguments, "--out", f"out{i}"), stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env=clean_environment(tmp_path), cwd=tmp_path,
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert lasting(records("out0")[0]) == lasting(records("out1")[0])
+    left = [path.name for path in Path("cache/features").iterdir() if "lock" not in path.name]
+    assert len(left) == 1  # the validation images
+
+
+def test_out_of_memory_in_training(run, monkeypatch):
+    def fail(*arguments, **options):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("skipbench.evaluations.probe.fit", fail)
+    shown = run()
+    assert shown.exit_code == 7 and "--lr" in shown.stderr
 
 
 def test_every_rate_diverges(run):

@@ -45,14 +45,17 @@ def probe(
         str, typer.Option("--protocol", metavar="paper|dinov2|leopart", help="Whose settings.")
     ] = "paper",
     epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, help="Of training.", show_default="30")
+        int | None,
+        typer.Option(
+            "--epochs", min=1, help="Of training; paper: 30.", show_default="the protocol's"
+        ),
     ] = None,
     lr: Annotated[
         str | None,
         typer.Option(
             "--lr",
-            help="Learning rates, all trained at once.",
-            show_default="1e-4,3e-4,1e-3,3e-3,1e-2,3e-2",
+            help="Learning rates, all trained at once: 1e-3,3e-3; paper: six from 1e-4 to 3e-2.",
+            show_default="the protocol's",
         ),
     ] = None,
     select: Annotated[
@@ -71,8 +74,9 @@ def probe(
         str | None,
         typer.Option(
             "--size",
-            help="At which the model sees images: N, HEIGHTxWIDTH, short:N, long:N or native.",
-            show_default="448",
+            help="At which the model sees images: N, HEIGHTxWIDTH, short:N, long:N or native; "
+            "paper: 448.",
+            show_default="the protocol's",
         ),
     ] = None,
     score_size: Annotated[
@@ -81,7 +85,7 @@ def probe(
             "--score-size",
             metavar="full|N",
             help="Masks at their own size, or resized to N×N.",
-            show_default="full",
+            show_default="the protocol's",
         ),
     ] = None,
     loss_pixels: Annotated[
@@ -244,22 +248,39 @@ def _say_estimate(run: Any, as_json: bool) -> None:
 def show(results: "Sequence[Result]", out: str) -> None:
     console = page(highlight=False)
     first = results[0]
-    dataset, checkpoint = first.dataset, first.checkpoint
-    partial = ", partial" if dataset["partial"] or (first.training or {}).get("partial") else ""
+    dataset, checkpoint, training = first.dataset, first.checkpoint, first.training or {}
+    partial = ", partial" if dataset["partial"] or training["partial"] else ""
     console.print(
         f"\n[bold]{dataset['name']} {dataset['split']}[/bold], {dataset['images']:,} images"
-        f"{partial}; trained on {first.training['images']:,} of {first.training['split']}"  # type: ignore[index]
+        f"{partial}; trained on {training['images']:,} of {training['split']}"
     )
     console.print(f"{checkpoint['name']} ({checkpoint['residual']})", markup=False)
+    console.print(_settings(first), markup=False)
     for layers in dict.fromkeys(result.features["layers"] for result in results):
         group = [result for result in results if result.features["layers"] == layers]
         for result in group:
             _show_one(console, result, several=len(group) > 1)
         if len(group) > 1:
             _show_spread(console, layers, group)
-    console.print(f"\nrecords: {out}/", markup=False)
+    console.print("\nrecords:", markup=False)
     for result in results:
-        console.print(f"  {result.id}", markup=False)
+        console.print(f"  {out}/{result.id}.json", markup=False)
+
+
+def _settings(result: "Result") -> str:
+    """Enough to tell two pasted pages apart."""
+    protocol = result.protocol
+    length = f"{protocol['epochs']} epochs" if protocol["epochs"] else f"{protocol['steps']} steps"
+    side = protocol["score_size"]
+    words = [
+        f"protocol {protocol['name']}",
+        f"images at {result.features['size']}",
+        length,
+        f"scored at {side}x{side}" if side else "scored at full size",
+    ]
+    if protocol["views"] != "whole":
+        words.append(f"{protocol['different_views'] or 'new'} crops of each image")
+    return ", ".join(words)
 
 
 def _show_one(console: Any, result: "Result", several: bool) -> None:
@@ -269,15 +290,18 @@ def _show_one(console: Any, result: "Result", several: bool) -> None:
     seed = f", seed {protocol['seed']}" if several else ""
     console.print(f"\n[bold]{result.features['layers']}[/bold] ({which}{seed})")
     if len(metrics["rates"]) > 1:
-        console.print(_rates_table(metrics))
-    console.print(_headlines(metrics, len(protocol["held_out"])))
-    if metrics["edge"]:
-        console.print(
-            f"rate {metrics['rate']:g} is the {metrics['edge']} of the sweep: widen the sweep "
-            "with --lr"
-        )
+        _print_whole(console, _rates_table(metrics))
+    _print_whole(console, _headlines(metrics, len(protocol["held_out"])))
+    for edge in dict.fromkeys(row["edge"] for row in metrics["chosen"].values() if row):
+        if edge:
+            console.print(f"the {edge} rate of the sweep was chosen: widen the sweep with --lr")
     if not several and len(metrics["per_class"]) <= MOST_CLASSES:
-        console.print(_classes_table(metrics["per_class"]))
+        _print_whole(console, _classes_table(metrics["per_class"]))
+
+
+def _print_whole(console: Any, table: Any) -> None:
+    """No figure is ever cut off, however narrow the screen."""
+    console.print(table, width=max(console.width, 120), crop=False)
 
 
 def _plain_table(columns: int, **style: Any) -> Any:
@@ -303,10 +327,13 @@ def _headlines(metrics: Any, held_out: int) -> Any:
     if second and metrics["chosen"][second]:
         rows.append((metrics["chosen"][second], how[second], ""))
     for row, words, style in rows:
-        low, high = row["interval"]
         reason = f"rate {row['rate']:g}" + (f", {words}" if words else "")
-        table.add_row(f"mIoU {row['miou']:.1f}", f"{low:.1f} to {high:.1f}", reason, style=style)
+        table.add_row(f"mIoU {row['miou']:.1f}", _interval(row["interval"]), reason, style=style)
     return table
+
+
+def _interval(ends: "Sequence[float] | None") -> str:
+    return f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else "–"
 
 
 def _rates_table(metrics: Any) -> Any:
@@ -319,17 +346,17 @@ def _rates_table(metrics: Any) -> Any:
         if row.get("diverged"):
             table.add_row(f"{row['rate']:g}", "diverged")
             continue
-        low, high = row["interval"]
         marks = [
             word
-            for where, word in (("val", "best on val"), ("holdout", "on held-out"))
+            for where, word in (("val", "val"), ("holdout", "held-out"))
             if chosen[where] == row["rate"]
         ]
+        mark = "← best on " + " and ".join(marks) if marks else ""
         held_out = "–" if row["holdout_miou"] is None else f"{row['holdout_miou']:.1f}"
         table.add_row(
-            f"{row['rate']:g}", f"{row['miou']:.1f}", f"{low:.1f} to {high:.1f}",
+            f"{row['rate']:g}", f"{row['miou']:.1f}", _interval(row["interval"]),
             f"{row['pixel_accuracy']:.1f}", f"{row['mean_accuracy']:.1f}",
-            f"{row['weighted_iou']:.1f}", held_out, "← " + ", ".join(marks) if marks else "",
+            f"{row['weighted_iou']:.1f}", held_out, mark,
             style="bold" if row["rate"] == metrics["rate"] else "",
         )  # fmt: skip
     return table
@@ -350,8 +377,12 @@ def _classes_table(per_class: "dict[str, float | None]") -> Any:
 def _show_spread(console: Any, layers: str, group: "Sequence[Result]") -> None:
     from statistics import mean, stdev
 
+    seeds = f"mean ± deviation over {len(group)} seeds"
     values = [result.metrics["miou"] for result in group]
-    console.print(
-        f"\n[bold]{layers}[/bold]: mIoU [bold]{mean(values):.2f} ± {stdev(values):.2f}[/bold] "
-        f"(mean and deviation over {len(values)} seeds)"
-    )
+    figure = f"{mean(values):.2f} ± {stdev(values):.2f}"
+    console.print(f"\n[bold]{layers}[/bold]: mIoU [bold]{figure}[/bold], {seeds}")
+    for where, words in (("val", "best on val"), ("holdout", "best on held-out images")):
+        chosen = [result.metrics["chosen"][where] for result in group]
+        if group[0].metrics["selected_on"] not in (None, where) and all(chosen):
+            others = [row["miou"] for row in chosen]
+            console.print(f"  rates {words}: {mean(others):.2f} ± {stdev(others):.2f}")

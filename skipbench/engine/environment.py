@@ -43,6 +43,15 @@ def commit() -> str | None:
         return None
 
 
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
 def of_this_run(device: str) -> dict[str, Any]:
     """For the record."""
     import torch
@@ -56,6 +65,6 @@ def of_this_run(device: str) -> dict[str, Any]:
         "system": platform.platform(),
         "packages": versions(),
         "device": device,
-        "device_name": torch.cuda.get_device_name(device) if device.startswith("cuda") else None,
+        "device_name": torch.cuda.get_device_name(device) if "cuda" in device else processor(),
         "threads": torch.get_num_threads(),
     }

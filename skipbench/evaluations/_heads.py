@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from skipbench.evaluations._pixels import Drawn, Sample
-from skipbench.evaluations._protocols import Normalisation, Optimiser
+from skipbench.evaluations._protocols import BETAS, Normalisation, Optimiser
 
-BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 START_DEVIATION = 0.01
 SMALLEST_DEVIATION = 1e-6  # a channel that varies less carries nothing, and is not blown up

@@ -1,7 +1,7 @@
 """What a linear probe is made of, value by value. No torch here: a wrong value is said at once."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from skipbench.errors import UsageError, did_you_mean
 
+BETAS = (0.9, 0.999)  # of AdamW
 SWEEP = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 
 Normalisation = Literal["standardise", "batch norm", "none"]
@@ -112,6 +113,9 @@ class Protocol:
         """For the record. Which images were trained on stands elsewhere in it, as they are."""
         facts = asdict(self)
         del facts["train_splits"], facts["train_images"]
+        if self.optimiser.name == "adamw":
+            del facts["optimiser"]["momentum"]
+            facts["optimiser"]["betas"] = BETAS
         return facts
 
 
@@ -149,9 +153,9 @@ def settle(
     name: str = "paper",
     *,
     epochs: int | None = None,
-    rates: str | tuple[float, ...] | None = None,
-    size: str | None = None,
-    score_size: str | None = None,
+    rates: str | float | Sequence[float] | None = None,
+    size: str | int | None = None,
+    score_size: str | int | None = None,
     loss_pixels: str | int | None = None,
     standardize: bool | None = None,
     views: int | None = None,
@@ -168,9 +172,10 @@ def settle(
     if rates is not None:
         protocol = replace(protocol, rates=parse_rates(rates))
     if size is not None:
-        protocol = _with_size(protocol, size)
+        protocol = _with_size(protocol, str(size))
     if score_size is not None:
-        side = None if score_size == "full" else _count("--score-size", score_size, "full or ")
+        given = str(score_size)
+        side = None if given == "full" else _count("--score-size", given, "full or ")
         protocol = replace(protocol, score_size=side)
     if loss_pixels is not None:
         count = (
@@ -194,9 +199,9 @@ def _with_size(protocol: Protocol, size: str) -> Protocol:
     return replace(protocol, size=size, window=window)
 
 
-def parse_rates(text: str | tuple[float, ...]) -> tuple[float, ...]:
+def parse_rates(text: str | float | Sequence[float]) -> tuple[float, ...]:
     """ "1e-3,3e-3" → (0.001, 0.003), sorted."""
-    parts = text.split(",") if isinstance(text, str) else text
+    parts = str(text).split(",") if isinstance(text, str | float | int) else text
     try:
         rates = sorted({float(part) for part in parts})
     except ValueError:

@@ -281,7 +281,10 @@ def metrics(
         "rate": rates[index],
         "selected_on": select if len(rates) > 1 else None,
         "chosen": {
-            where: None if i is None else {"rate": rates[i], **_pick(table[i])}
+            where: None
+            if i is None
+            else {name: table[i][name] for name in ("rate", "miou", "interval")}
+            | {"edge": _edge(rates, i)}
             for where, i in chosen.items()
         },
         "edge": _edge(rates, index),
@@ -302,20 +305,17 @@ def _of_rate(
 ) -> dict[str, Any]:
     found = scores(counts.sum(0, dtype=np.int64), absent)
     drawn = bootstrap(counts, lambda summed: miou_percent(summed, absent), weights)
+    known = len(counts) > 1  # a single image says nothing of how far others would be
     chooser = None if held_out is None else scores(held_out.sum(0, dtype=np.int64), absent).miou
     return {
         "miou": found.miou,
-        "interval": list(interval(drawn)),
+        "interval": list(interval(drawn)) if known else None,
         "pixel_accuracy": found.pixel_accuracy,
         "mean_accuracy": found.mean_accuracy,
         "weighted_iou": found.weighted_iou,
         # None also where no held-out pixel is labelled
         "holdout_miou": None if chooser is None or np.isnan(chooser) else chooser,
     }
-
-
-def _pick(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("miou", "interval")}
 
 
 def _best(table: Sequence[Mapping[str, Any]], name: str) -> int | None:

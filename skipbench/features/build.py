@@ -133,8 +133,14 @@ class Builder:
             (folder / "manifest.json").unlink(missing_ok=True)
 
     def build(
-        self, extractor: Extractor, items: Sequence[Picture], plan: Plan, limit_bytes: int
-    ) -> None:
+        self,
+        extractor: Extractor,
+        items: Sequence[Picture],
+        plan: Plan,
+        limit_bytes: int,
+        label: str = "features",
+    ) -> int:
+        """How many images were computed."""
         lock = FileLock(self.root / f"{self.key}.build.lock")
 
         def on_wait() -> None:
@@ -151,13 +157,14 @@ class Builder:
             self._make_room(plan, missing, extractor, limit_bytes)
             self._tidy(plan, missing)
             try:
-                self._compute(extractor, items, plan, missing, lock)
+                computed = self._compute(extractor, items, plan, missing, lock, label)
             except BaseException:
                 if not any(self.folder.rglob("*.safetensors")):
                     shutil.rmtree(self.folder, ignore_errors=True)  # nothing worth keeping yet
                 raise
             for column in missing:
                 self._seal(column, plan)
+            return computed
 
     def _compute(
         self,
@@ -166,17 +173,18 @@ class Builder:
         plan: Plan,
         missing: dict[str, list[int]],
         lock: FileLock,
-    ) -> None:
+        label: str,
+    ) -> int:
         todo = sorted({shard for lacking in missing.values() for shard in lacking})
         left = sum(len(plan.shards[s]) for s in todo)
         if 0 < left < len(items):
-            log.info("features: %d of %d images were done before", len(items) - left, len(items))
+            log.info("%s: %d of %d images were done before", label, len(items) - left, len(items))
         ending = _shard_ends(plan, todo)
         arrived: dict[str, list[torch.Tensor]] = {}
         constant: dict[str, list[int]] = {}
         count = 0
         with (
-            progress("features", len(items), done=len(items) - left) as advance,
+            progress(label, len(items), done=len(items) - left) as advance,
             ThreadPoolExecutor(1, thread_name_prefix="write") as pool,
         ):
             writing: Future[None] | None = None
@@ -203,6 +211,7 @@ class Builder:
                     writing = pool.submit(self._write_shard, shard, wanted, precision)
             if writing:
                 writing.result()
+        return left
 
     def _write_shard(
         self,

@@ -24,6 +24,8 @@ MOST_OF_MEMORY = 0.6  # what features may take of the memory that is free
 class Features(Sequence[dict[str, torch.Tensor]], ABC):
     """By image and column: features[3]["tokens_norm.11"] is (height, width, channels)."""
 
+    computed = 0  # images that were computed for it, not found
+
     def __init__(self, plan: Plan, degenerate: dict[str, tuple[int, ...]]) -> None:
         self.plan = plan
         self.columns = tuple(degenerate)
@@ -80,6 +82,7 @@ def compute(
     *,
     batch_size: int | None = None,
     workers: int = 2,
+    label: str = "features",
 ) -> MemoryFeatures:
     """The features of these images, kept in memory."""
     per_token = DTYPES[spec.store_dtype].itemsize * backbone.facts.width
@@ -93,7 +96,7 @@ def compute(
         )
     columns: dict[str, list[np.ndarray]] = {c: [np.empty(0)] * len(items) for c in spec.columns}
     degenerate: dict[str, list[int]] = {column: [] for column in spec.columns}
-    with progress("features", len(items)) as advance:
+    with progress(label, len(items)) as advance:
         for batch in Extractor(backbone, spec, batch_size, workers).stream(items, plan):
             for column in spec.columns:
                 tokens = batch.columns[column].flatten(1, 2)
@@ -103,6 +106,8 @@ def compute(
                 ):
                     columns[column][image] = values.numpy()
             advance(len(batch.images))
-    return MemoryFeatures(
+    found = MemoryFeatures(
         plan, columns, degenerate={c: tuple(sorted(found)) for c, found in degenerate.items()}
     )
+    found.computed = len(items)
+    return found

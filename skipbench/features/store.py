@@ -149,6 +149,7 @@ def open_store(
     limit_bytes: int = DEFAULT_LIMIT,
     batch_size: int | None = None,
     workers: int = 2,
+    label: str = "features",
 ) -> FeatureStore:
     """The features of these images: from the cache, computed as far as they are not there."""
     root = cache_folder(cache) / "features"
@@ -161,11 +162,14 @@ def open_store(
     try:
         plan = builder.plan(items, backbone, workers)
         if builder.is_complete(plan):
-            log.info("features: %d images found in the cache (%s)", len(items), builder.folder)
+            computed = 0
+            log.info("%s: %d images found in the cache (%s)", label, len(items), builder.folder)
         else:
-            builder.build(Extractor(backbone, spec, batch_size, workers), items, plan, limit_bytes)
+            extractor = Extractor(backbone, spec, batch_size, workers)
+            computed = builder.build(extractor, items, plan, limit_bytes, label)
         os.utime(builder.folder / "about.json")  # least recently used goes first
         store = FeatureStore(builder.folder, plan, builder.degenerate(), use)
+        store.computed = computed
         for column, images in store.degenerate.items():
             if images:
                 log.warning(

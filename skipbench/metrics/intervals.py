@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 RESAMPLES = 2000
+METHOD = "percentile"
 
 
 def resample_weights(images: int, resamples: int, seed: int) -> np.ndarray:

@@ -42,9 +42,24 @@ def write_result(folder: Path, result: Result, arrays: Mapping[str, np.ndarray])
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     write_whole(folder / f"{result.id}.npz", buffer.getvalue())
     path = folder / f"{result.id}.json"
-    text = json.dumps(result.to_json(), indent=1, allow_nan=False, ensure_ascii=False)
+    text = _readable(result.to_json())
     write_whole(path, text.encode("utf-8", "surrogateescape"))
     return path
+
+
+def _readable(value: Any, indent: str = "") -> str:
+    """JSON, a line for each entry; but lists of words or numbers on one line, however long."""
+    deeper = indent + " "
+    if isinstance(value, dict) and value:
+        inside = [
+            f"{deeper}{json.dumps(key, ensure_ascii=False)}: {_readable(entry, deeper)}"
+            for key, entry in value.items()
+        ]
+        return "{\n" + ",\n".join(inside) + f"\n{indent}}}"
+    if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+        inside = [deeper + _readable(entry, deeper) for entry in value]
+        return "[\n" + ",\n".join(inside) + f"\n{indent}]"
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)
 
 
 def read_result(path: Path) -> Result:

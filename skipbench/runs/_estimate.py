@@ -124,9 +124,10 @@ def _trial(run: Probe, cell: Cell, split: Split, held: Held) -> tuple[float, flo
     """Seconds of a step of training, and of scoring an image, with heads that have learnt a bit."""
     classes = len(run.train.classes)
     images = _Repeated(split, TRIAL_STEPS * run.protocol.batch)
+    rates = tuple(1e-3 * (1 + i) for i in range(len(run.protocol.rates)))  # as many; none too high
     seconds = []
     for epochs in (1, 1 + TRIAL_EPOCHS):  # what is done once only is in both
-        protocol = replace(run.protocol, epochs=epochs, steps=None, warm_up=0.0)
+        protocol = replace(run.protocol, epochs=epochs, steps=None, warm_up=0.0, rates=rates)
         started = time.monotonic()
         trained = evaluation.fit(
             lambda epoch: images, len(images), classes, protocol, 0, device=run.backbone.device

@@ -34,15 +34,16 @@ class Keeping:
     workers: int = 2
 
     def features(
-        self, backbone: Backbone, pictures: Sequence[Picture], spec: FeatureSpec
+        self, backbone: Backbone, pictures: Sequence[Picture], spec: FeatureSpec, label: str
     ) -> Features:
         if self.in_memory:
             return compute(
-                backbone, pictures, spec, batch_size=self.batch_size, workers=self.workers
-            )
+                backbone, pictures, spec, batch_size=self.batch_size, workers=self.workers,
+                label=label,
+            )  # fmt: skip
         return open_store(
             backbone, pictures, spec, cache=self.cache, limit_bytes=self.limit_bytes,
-            batch_size=self.batch_size, workers=self.workers,
+            batch_size=self.batch_size, workers=self.workers, label=label,
         )  # fmt: skip
 
 

@@ -37,7 +37,11 @@ def draw_predictions(
     number: int,
     title: str,
 ) -> None:
-    """One PNG a picture, and the first of them on one sheet. arrays: of the record."""
+    """One PNG a picture, and the first of them on one sheet. arrays: of the record.
+
+    The mIoU of a picture is that over the classes in its mask or in its prediction, so a few stray
+    pixels of another class cost much.
+    """
     ensure_writable(folder)
     assert data.labels is not None
     colours, classes = data.labels.colours, len(data.classes)
@@ -50,13 +54,15 @@ def draw_predictions(
         row = [
             Cell(pixels, item.name),
             Cell(blend(pixels, paint(mask, colours)), "ground truth"),
-            Cell(blend(pixels, paint(found, colours)), f"prediction, {which}: mIoU {miou:.1f}"),
+            Cell(blend(pixels, paint(found, colours)), f"{which}: mIoU {miou:.1f}"),
         ]
         there = set(np.unique(mask).tolist()) | set(np.unique(found).tolist())
         name = Path(item.name).stem
-        sheet([row], legend_of(data, there)).save(folder / f"{place:02d}_{which}_{name}.png")
+        alone = sheet([row], legend_of(data, there), title=title)
+        alone.save(folder / f"{place:02d}_{which}_{name}.png")
         if place <= MOST_ON_SHEET:
             rows.append(row)
             seen_classes |= there
     if rows:
-        sheet(rows, legend_of(data, seen_classes)).save(folder / f"sheet_{title}.png")
+        legend = legend_of(data, seen_classes)
+        sheet(rows, legend, title=title, aligned=True).save(folder / "sheet.png")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skipbench import views
-from skipbench.evaluations.probe import RESAMPLES, Trained
+from skipbench.evaluations.probe import Trained
 from skipbench.images import parse_size, size_name
+from skipbench.metrics.intervals import METHOD, RESAMPLES
 from skipbench.records import Result
 from skipbench.results.store import plain_result
 from skipbench.runs._record import (
@@ -75,11 +76,11 @@ def record(
             "seed": cell.seed,
             "select": run.asked.select,
             "held_out": [run.train.names[i] for i in trained.held_out],
-            "resamples": RESAMPLES,
+            "interval": f"95 %, bootstrap over images, {RESAMPLES:,} resamples, {METHOD}",
         },
         metrics=metrics,
         environment=environment_part(run.backbone),
-        timing=timing_part(seconds, len(run.train) + len(run.val)),
+        timing=timing_part(seconds, len(run.train) + len(run.val), run.computed),
     )
 
 
@@ -101,14 +102,6 @@ def arrays(trained: Trained, counts: np.ndarray, metrics: dict[str, Any]) -> dic
 
 def say_what_matters(metrics: dict[str, Any], layers: str) -> None:
     """What a reader of the number should be told."""
-    rates = [row["rate"] for row in metrics["rates"]]
-    if metrics["edge"]:
-        further = rates[-1] * 3 if metrics["edge"] == "highest" else rates[0] / 3
-        sweep = ",".join(f"{rate:.2g}" for rate in sorted([*rates, further]))
-        log.warning(
-            "%s: the best rate, %g, is the %s of the sweep: widen the sweep, for example --lr %s",
-            layers, metrics["rate"], metrics["edge"], sweep,
-        )  # fmt: skip
     if gone := [f"{row['rate']:g}" for row in metrics["rates"] if row.get("diverged")]:
         log.warning("%s: rate %s ended in NaN or Inf", layers, ", ".join(gone))
     if absent := metrics["absent_classes"]:

@@ -1,6 +1,7 @@
 """Parts of a record that every evaluation writes alike."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from skipbench.backbones.vit import Backbone
@@ -39,11 +40,14 @@ def environment_part(backbone: Backbone) -> dict[str, Any]:
     return of_this_run(str(backbone.device))
 
 
-def timing_part(seconds: Mapping[str, float], images: int) -> dict[str, Any]:
-    """seconds: by stage; images: that were seen."""
+def timing_part(seconds: Mapping[str, float], images: int, computed: int) -> dict[str, Any]:
+    """seconds: by stage; computed: of how many images the features were computed, not found."""
+    rate = computed / max(seconds["features"], 1e-9)
     return {
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         **{f"{stage}_seconds": round(spent, 3) for stage, spent in seconds.items()},
         "images": images,
-        "images_per_second": round(images / max(sum(seconds.values()), 1e-9), 3),
+        "images_computed": computed,
+        "images_per_second": round(rate, 3) if computed else None,  # of extraction
         "peak_memory_bytes": peak_bytes(),
     }

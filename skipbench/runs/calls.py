@@ -18,9 +18,9 @@ class ProbeOptions(Reading, total=False):
 
     protocol: str
     epochs: int | None
-    rates: tuple[float, ...] | None
-    size: str | None
-    score_size: str | None
+    lr: str | float | Sequence[float] | None
+    size: str | int | None
+    score_size: str | int | None
     loss_pixels: str | int | None
     standardize: bool | None
     views: int | None
@@ -52,7 +52,10 @@ def probe(
     seed: int = 0,
     **options: Unpack[ProbeOptions],
 ) -> Result:
-    """`skipbench probe`: linear-probe segmentation, its record written and returned."""
+    """`skipbench probe`: linear-probe segmentation, its record written and returned.
+
+    options: as for `probe_all`.
+    """
     return probe_all(ckpt, dataset, layers=[layers], seeds=[seed], **options)[0]
 
 
@@ -64,11 +67,17 @@ def probe_all(
     seeds: Sequence[int] = (0,),
     **options: Unpack[ProbeOptions],
 ) -> list[Result]:
-    """Several sets of layers and seeds from one pass over the images; a record for each."""
+    """Several sets of layers and seeds from one pass over the images; a record for each.
+
+    options: those of `skipbench probe --help` without the dashes (lr, epochs, train_images, …),
+    and in_memory for --no-cache.
+    """
+    if unknown := set(options) - set(ProbeOptions.__annotations__):
+        raise TypeError(f"probe has no option {sorted(unknown)[0]!r}")
     protocol = settle(
         options.get("protocol", "paper"),
         epochs=options.get("epochs"),
-        rates=options.get("rates"),
+        rates=options.get("lr"),
         size=options.get("size"),
         score_size=options.get("score_size"),
         loss_pixels=options.get("loss_pixels"),

@@ -20,7 +20,7 @@ from skipbench.backbones.vit import Backbone
 from skipbench.datasets import Dataset, Item
 from skipbench.engine.device import is_out_of_memory
 from skipbench.engine.progress import progress
-from skipbench.errors import DataError, OutOfMemory
+from skipbench.errors import OutOfMemory
 from skipbench.evaluations import probe as evaluation
 from skipbench.evaluations._protocols import Protocol
 from skipbench.evaluations.probe import Images, Trained
@@ -42,6 +42,7 @@ from skipbench.results.store import (
 from skipbench.runs import _probe_record as written
 from skipbench.runs._held import Held, Keeping, Split, Views, cut_windows
 from skipbench.runs._state import TrainingState
+from skipbench.runs.splits import check_masks
 
 log = logging.getLogger("skipbench")
 
@@ -97,6 +98,7 @@ class Probe:
             for seed in asked.seeds
         ]
         self.seconds = {"features": 0.0, "training": 0.0, "scoring": 0.0}
+        self.computed = 0  # images of which features were computed, not found
 
     def run(self) -> list[Result]:
         ensure_writable(self.asked.out)
@@ -106,8 +108,12 @@ class Probe:
             if found:
                 log.info("%s: done before (%s); --force does it again", cell.layers, cell.id)
                 results[cell.id] = found
+            elif not self.asked.force and (self.asked.out / f"{cell.id}.json").exists():
+                log.warning("the record %s is damaged, and is made anew", cell.id)
         todo = [cell for cell in self.cells if cell.id not in results]
         drawn = self.cells if self.asked.pictures else []
+        if todo:
+            check_masks(self.train, self.val)
         if todo or drawn:
             with ExitStack() as stack:
                 self._open(stack, todo, drawn or todo)
@@ -136,23 +142,25 @@ class Probe:
         """Validation features; training features too, where something is to be trained."""
         say_what_is_adapted(self.backbone, self.spec(scored))
         if todo and self.protocol.views == "whole":
-            features = self._features(self.train.items, self.spec(todo))
+            features = self._features(self.train.items, self.spec(todo), "train")
             self.train_held = Held(self.train, stack.enter_context(features))
-        self.val_held = self._hold(self.val, self.spec(scored))
+        self.val_held = self._hold(self.val, self.spec(scored), "val")
         stack.enter_context(self.val_held.features)
 
-    def _hold(self, pictures: Sequence[Item], spec: FeatureSpec) -> Held:
+    def _hold(self, pictures: Sequence[Item], spec: FeatureSpec, what: str) -> Held:
         """As pictures are seen when they are scored: whole, or through windows."""
         if self.protocol.window is None:
             items = pictures.items if isinstance(pictures, Dataset) else pictures
-            return Held(pictures, self._features(items, spec))
+            return Held(pictures, self._features(items, spec, what))
         windows, first = cut_windows(pictures, *self.protocol.window)
-        return Held(pictures, self._features(windows, spec), windows, first)
+        return Held(pictures, self._features(windows, spec, f"{what} windows"), windows, first)
 
-    def _features(self, pictures: Sequence[Picture], spec: FeatureSpec) -> Features:
+    def _features(self, pictures: Sequence[Picture], spec: FeatureSpec, what: str) -> Features:
         started = time.monotonic()
-        found = self.asked.keeping.features(self.backbone, pictures, spec)
+        label = f"features of {what}"
+        found = self.asked.keeping.features(self.backbone, pictures, spec, label)
         self.seconds["features"] += time.monotonic() - started
+        self.computed += found.computed
         return found
 
     def _training_images(self, cell: Cell, stack: ExitStack) -> Callable[[int], Images]:
@@ -169,7 +177,7 @@ class Probe:
             Views(
                 self.train,
                 lambda item, epoch: crop(item, side, cell.seed, epoch),
-                lambda pictures: self._features(pictures, spec),
+                lambda pictures: self._features(pictures, spec, "train crops"),
                 self.protocol.different_views,
             )
         )
@@ -186,8 +194,6 @@ class Probe:
         before = dict(self.seconds)
         trained = self._train(cell)
         counts, held_out = self._score(cell, trained)
-        if not counts[:, :, 2].any():
-            raise DataError(f"{self.val.name} {self.val.split}: no labelled pixel in any mask")
         if held_out is None and self.asked.select == "holdout" and len(trained.rates) > 1:
             log.warning("too few training images to hold some out: the rate is chosen on val")
         found = evaluation.metrics(
@@ -205,15 +211,21 @@ class Probe:
         return result
 
     def _train(self, cell: Cell) -> Trained:
-        started, features_before = time.monotonic(), self.seconds["features"]
+        started = time.monotonic() - self.seconds["features"]
         course = self.protocol.course(len(self.train), cell.seed)
         kept = self._state(cell)
         state = kept.load()
+        spent = 0.0 if state is None else float(state["seconds"])
         begun = 0 if state is None else int(state["epoch"]) + 1
         if begun:
             log.info(
                 "training %s: %d of %d epochs were done before", cell.layers, begun, course.epochs
             )
+
+        def training_seconds() -> float:
+            """In all sessions, without the features of crops."""
+            return spent + time.monotonic() - self.seconds["features"] - started
+
         with (
             ExitStack() as stack,
             progress(self._label("training", cell), course.epochs, "epochs", begun) as advance,
@@ -222,7 +234,7 @@ class Probe:
             def after_epoch(
                 epoch: int, state: dict[str, torch.Tensor], losses: Sequence[float]
             ) -> None:
-                kept.save(state)
+                kept.save(state | {"seconds": torch.tensor(training_seconds())})
                 advance(1, _best_loss(losses, self.protocol.rates))
 
             trained = evaluation.fit(
@@ -230,8 +242,7 @@ class Probe:
                 self.protocol, cell.seed, device=self.backbone.device, state=state,
                 after_epoch=after_epoch,
             )  # fmt: skip
-        features = self.seconds["features"] - features_before
-        self.seconds["training"] += time.monotonic() - started - features
+        self.seconds["training"] += training_seconds()
         return trained
 
     def _score(self, cell: Cell, trained: Trained) -> tuple[np.ndarray, np.ndarray | None]:
@@ -240,7 +251,9 @@ class Probe:
             numbers: Sequence[int] = trained.held_out
             held = self.train_held if self.protocol.views == "whole" else None
             if held is None and numbers:  # crops were trained on: these are yet to be seen
-                held = self._hold([self.train[i] for i in numbers], self.spec([cell]))
+                held = self._hold(
+                    [self.train[i] for i in numbers], self.spec([cell]), "held-out images"
+                )
                 stack.enter_context(held.features)
                 numbers = range(len(numbers))
             started = time.monotonic()
@@ -292,7 +305,8 @@ class Probe:
             self.val_held.scenes(self.columns(cell), None),
             arrays,
             self.asked.pictures,
-            cell.layers,
+            f"{result.checkpoint['name']} ({result.checkpoint['residual']}), {cell.layers}, "
+            f"{self.val.name} {self.val.split}: mIoU {result.metrics['miou']:.1f}",
         )
         log.info("pictures: %s", folder)
 

@@ -1,11 +1,17 @@
 """Training and validation images of a data set, opened before anything heavy is loaded."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
-from skipbench.datasets import Dataset, open_dataset
-from skipbench.errors import UsageError
+import numpy as np
+
+from skipbench.datasets import Dataset, Item, open_dataset
+from skipbench.engine.parallel import in_parallel
+from skipbench.errors import DataError, UsageError, some_of
 from skipbench.evaluations._protocols import Protocol
+
+log = logging.getLogger("skipbench")
 
 
 def open_splits(
@@ -34,3 +40,25 @@ def open_splits(
                 "give voc, ade20k, cocostuff, folder:PATH or shapes"
             )
     return train, val
+
+
+def check_masks(train: Dataset, val: Dataset) -> None:
+    """Every mask is decoded before the long work begins: a strange label would else be found only
+    hours later. Also says which classes can be neither learnt nor found."""
+    seen = []
+    for data in (train, val):
+        there = np.zeros(256, bool)
+        for found in in_parallel(_classes_in, data, f"checking masks of {data.split}"):
+            there[found] = True
+        if not there[: len(data.classes)].any():
+            raise DataError(f"{data.name} {data.split}: no labelled pixel in any mask")
+        seen.append(there)
+    unknown = [name for i, name in enumerate(val.classes) if seen[1][i] and not seen[0][i]]
+    if unknown:
+        log.info(
+            "%d classes occur in val but in no training mask: %s", len(unknown), some_of(unknown)
+        )
+
+
+def _classes_in(item: Item) -> np.ndarray:
+    return np.flatnonzero(np.bincount(item.mask().ravel(), minlength=256))
