@@ -229,7 +229,7 @@ def scoring(options, folder: Path) -> None:
     photos = [np.zeros((*SIZE_HW, 3), np.uint8)]
     splits = []
     for items, first in ((run.train, 0), (run.val, 100_000)):
-        features = Keeping(in_memory=True).features(run.backbone, items.items, spec)
+        features = Keeping(in_memory=True).features(run.backbone, items.items, spec, "features")
         textures = [draw(first + i, photos)[1] for i in range(count)]
         splits.append((Split(features, items, run.columns(cell), None), textures))
     for classes in (21, 150, 171):
@@ -279,8 +279,9 @@ def loss(options, folder: Path) -> None:
     ckpt = options.ckpt or make_checkpoint(folder / "vit_s16.safetensors")
     found: dict[str, list[float]] = {}
     for name, pixels in (("1,024 pixels", 1024), ("all pixels", None)):
+        # Masks of 112×112 for the loss, in both, so that all of them can be afforded over seeds.
         protocol = dataclasses.replace(
-            PROTOCOLS["paper"], loss_pixels=pixels, rates=(options.loss_rate,)
+            PROTOCOLS["paper"], loss_pixels=pixels, loss_size=112, rates=(options.loss_rate,)
         )
         run = make_probe(
             options, place, ckpt, folder / "loss_cache", protocol=protocol,
@@ -316,9 +317,9 @@ def memory(options, folder: Path) -> None:
                 copy = place / kind / split / f"{i:05d}.{suffix}"
                 os.link(place / kind / split / f"{i % 50:05d}.{suffix}", copy)
     rates = [f"{10 ** (-4 + 2.5 * i / 23):.3g}" for i in range(24)]
-    for number in (6, 24):
+    for number, lengths in ((6, ("1", "30")), (24, ("30",))):
         peak = 0
-        for epochs in ("1", "30"):  # to the end; and as many pixels drawn ahead as there will be
+        for epochs in lengths:  # to the end; and with as many pixels drawn ahead as ever
             cache = folder / "memory_cache"
             arguments = [
                 "probe", "--ckpt", ckpt, "--dataset", f"folder:{place}", "--layers", "multiscale",
@@ -356,10 +357,10 @@ if __name__ == "__main__":
     parser.add_argument("--images", type=int, default=48, help="of each split")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--classes", type=int, nargs="*", default=[21, 150])
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--loss-rate", type=float, default=1e-2)
     parser.add_argument("--memory-images", type=int, default=3000)
-    parser.add_argument("--memory-val", type=int, default=1000)
+    parser.add_argument("--memory-val", type=int, default=300)
     parser.add_argument("--ckpt", help="instead of random weights")
     parser.add_argument("--dataset", help="instead of drawn pictures; with --data-root")
     parser.add_argument("--data-root")

@@ -433,10 +433,12 @@ def test_colour_and_animation_in_a_terminal_unless_no_color(tmp_path, skip_ckpt,
 
 
 def test_demo(skipbench, tmp_path):
-    done = skipbench("demo", "--out", tmp_path / "demo")
+    done = skipbench("demo", "--out", tmp_path / "demo", timeout=300)
     assert done.returncode == 0, done.stderr
     assert "weights look skip:" in done.stdout and "weights look skipless:" in done.stdout
     assert done.stdout.count("features of 4 images") == 2
     assert (tmp_path / "demo" / "skip.pth").exists()
     assert (tmp_path / "demo" / "shapes.png").stat().st_size > 10_000
     assert (tmp_path / "demo" / "skipless.safetensors").exists()
+    assert len(list((tmp_path / "demo" / "results").glob("probe-shapes-*.json"))) == 4
+    assert "multiscale" in done.stdout and "untrained" in done.stdout

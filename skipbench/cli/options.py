@@ -150,7 +150,7 @@ Out = Annotated[str, typer.Option("--out", help="Folder for the records.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Machine-readable output on stdout, all else on stderr.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Details, and tracebacks.")]
 
 

@@ -5,6 +5,7 @@ that see texture score better than features that do not.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ class DrawnItem(Item):
         return f"{_drawing.VERSION} {SEED} {self.split} {self.index}"
 
     def mask(self) -> np.ndarray:
-        return self._draw().mask
+        return _mask(self.split, self.index).copy()
 
     def boxes(self) -> Boxes:
         drawing = self._draw()
@@ -50,6 +51,12 @@ class DrawnItem(Item):
 
     def _draw(self) -> _drawing.Drawing:
         return _drawing.draw(SEED, self.split, self.index)
+
+
+@lru_cache(maxsize=512)
+def _mask(split: str, index: int) -> np.ndarray:
+    """Kept, because training and scoring ask for it again and again; a few dozen kB each."""
+    return _drawing.draw(SEED, split, index).mask
 
 
 class Shapes(Source):

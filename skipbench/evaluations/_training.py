@@ -1,12 +1,7 @@
-"""Training of linear heads on stored tokens: batches, schedule, what the next step needs.
+"""Training of linear heads on stored tokens. The tokens and pixels of the next step are read and
+drawn while this one is computed."""
 
-A thread reads the tokens and draws the pixels of the next step while this one is computed. It uses
-numpy alone: a second thread that calls torch would have a team of threads of its own.
-"""
-
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -15,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skipbench.evaluations._ahead import ahead
 from skipbench.evaluations._heads import Heads
 from skipbench.evaluations._pixels import Drawn, Grid, LabelledPixels
 from skipbench.evaluations._protocols import Course, randomness
@@ -91,18 +87,17 @@ def train(
     image. after_epoch: called with the epoch and the mean loss of each head in it.
     """
     draws = Draws(course)
-    with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
-        for epoch in range(begun, course.epochs):
-            whole = heads.normalisation == "batch norm"
-            load = partial(_load, images_at(epoch), draws, epoch, fresh, whole)
-            batches = course.batches(epoch)
-            losses = torch.zeros(heads.heads)
-            for step, batch in enumerate(_ahead(pool, batches, load)):
-                among = None if counted is None else counted[batch.images]
-                gradients = heads.gradients(batch.tokens, batch.pixels, among, batch.statistics)
-                heads.step(gradients, course.share(epoch * course.steps_per_epoch + step))
-                losses += gradients.loss.cpu() / len(batches)
-            after_epoch(epoch, losses)
+    whole = heads.normalisation == "batch norm"
+    for epoch in range(begun, course.epochs):
+        load = partial(_load, images_at(epoch), draws, epoch, fresh, whole)
+        batches = course.batches(epoch)
+        losses = torch.zeros(heads.heads)
+        for step, batch in enumerate(ahead(load, batches, most=1)):
+            among = None if counted is None else counted[batch.images]
+            gradients = heads.gradients(batch.tokens, batch.pixels, among, batch.statistics)
+            heads.step(gradients, course.share(epoch * course.steps_per_epoch + step))
+            losses += gradients.loss.cpu() / len(batches)
+        after_epoch(epoch, losses)
 
 
 def _load(
@@ -124,19 +119,6 @@ def batch_statistics(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
     mean = tokens.mean(0)
     square = np.square(tokens - mean).sum(0)
     return mean, square / len(tokens), square / max(len(tokens) - 1, 1)
-
-
-def _ahead(
-    pool: ThreadPoolExecutor, batches: Sequence[np.ndarray], load: Callable[[np.ndarray], Batch]
-) -> Iterator[Batch]:
-    """Each batch, the next one being loaded meanwhile."""
-    coming: deque[Future[Batch]] = deque()
-    for batch in batches:
-        coming.append(pool.submit(load, batch))
-        if len(coming) > 1:
-            yield coming.popleft().result()
-    while coming:
-        yield coming.popleft().result()
 
 
 def statistics(images: Images) -> tuple[Tensor, Tensor]:

@@ -7,9 +7,7 @@ themselves, as papers do, and on training images held out from a second set of h
 an honest reader wants to know.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 from typing import Protocol as Interface
@@ -20,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.errors import NumbersError
+from skipbench.evaluations._ahead import ahead
 from skipbench.evaluations._class_map import class_map
 from skipbench.evaluations._heads import Heads
 from skipbench.evaluations._pixels import Grid
@@ -173,27 +172,15 @@ def score(
     """
     numbers = range(len(scenes)) if numbers is None else numbers
     counts = np.zeros((len(numbers), len(bias) // classes, 3, classes), np.int32)
-    for row, (seen, mask) in enumerate(_read_ahead(scenes, numbers)):
-        for head, prediction in enumerate(predict(seen, mask.shape, weight, bias, classes)):
-            counts[row, head] = class_counts(prediction, mask, classes)
-        advance(1)
-    return counts
-
-
-def _read_ahead(scenes: Scenes, numbers: Sequence[int]) -> Iterator[tuple[Seen, np.ndarray]]:
-    """Tokens and mask of each image, the next ones being read meanwhile."""
 
     def read(image: int) -> tuple[Seen, np.ndarray]:
         return scenes.seen(image), scenes.mask(image)
 
-    coming: deque[Future[tuple[Seen, np.ndarray]]] = deque()
-    with ThreadPoolExecutor(1, thread_name_prefix="read") as pool:
-        for image in numbers:
-            coming.append(pool.submit(read, image))
-            if len(coming) > 2:
-                yield coming.popleft().result()
-        while coming:
-            yield coming.popleft().result()
+    for row, (seen, mask) in enumerate(ahead(read, numbers, most=2)):
+        for head, prediction in enumerate(predict(seen, mask.shape, weight, bias, classes)):
+            counts[row, head] = class_counts(prediction, mask, classes)
+        advance(1)
+    return counts
 
 
 def predict(

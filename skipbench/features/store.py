@@ -44,21 +44,28 @@ log = logging.getLogger("skipbench")
 MOST_OPEN = 128  # shards of a store; many systems allow a process 1,024 files
 
 
-def describe(backbone: Backbone, items: Sequence[Picture], spec: FeatureSpec) -> dict[str, Any]:
-    """Everything a stored feature depends on, but for its column. The key is its hash."""
+def model_part(backbone: Backbone) -> dict[str, Any]:
+    """Everything of a model and its input that features depend on, but for blocks and size."""
     facts = backbone.facts
     return {
-        "store_version": STORE_VERSION,
         "transform_version": TRANSFORM_VERSION,
-        "checkpoint": facts.name,
         "sha256": facts.sha256,
         "weights": facts.weights,
         "residual": backbone.residual,
         "heads": facts.heads,
         "norm_eps": facts.norm_eps,
         "position_rule": facts.position_rule,
-        "size": size_name(spec.size),
         "precision": backbone.precision,
+    }
+
+
+def describe(backbone: Backbone, items: Sequence[Picture], spec: FeatureSpec) -> dict[str, Any]:
+    """Everything a stored feature depends on, but for its column. The key is its hash."""
+    return {
+        "store_version": STORE_VERSION,
+        "checkpoint": backbone.facts.name,
+        **model_part(backbone),
+        "size": size_name(spec.size),
         "store_dtype": spec.store_dtype,
         "images": len(items),
         "files": fingerprint(items),

@@ -7,6 +7,7 @@ import numpy as np
 
 from skipbench import views
 from skipbench.evaluations.probe import Trained
+from skipbench.features.store import model_part
 from skipbench.images import parse_size, size_name
 from skipbench.metrics.intervals import METHOD, RESAMPLES
 from skipbench.records import Result
@@ -14,7 +15,6 @@ from skipbench.results.store import plain_result
 from skipbench.runs._record import (
     checkpoint_part,
     environment_part,
-    model_determines,
     timing_part,
 )
 
@@ -33,7 +33,7 @@ def determines(run: "Probe", blocks: tuple[int, ...], seed: int) -> dict[str, An
     return {
         "version": VERSION,
         "views_version": views.VERSION if crops else None,
-        "model": model_determines(run.backbone),
+        "model": model_part(run.backbone),
         "features": [list(blocks), run.tensor, run.asked.store_dtype],
         "training": run.train_facts.fingerprint,
         "dataset": run.val_facts.fingerprint,

@@ -7,23 +7,7 @@ from typing import Any
 from skipbench.backbones.vit import Backbone
 from skipbench.engine.environment import of_this_run
 from skipbench.engine.memory import peak_bytes
-from skipbench.images import TRANSFORM_VERSION
 from skipbench.pipeline import Inspection
-
-
-def model_determines(backbone: Backbone) -> dict[str, Any]:
-    """All of a model that its features depend on, but for blocks, tensor and image size."""
-    facts = backbone.facts
-    return {
-        "transform_version": TRANSFORM_VERSION,
-        "sha256": facts.sha256,
-        "weights": facts.weights,
-        "residual": backbone.residual,
-        "heads": facts.heads,
-        "norm_eps": facts.norm_eps,
-        "position_rule": facts.position_rule,
-        "precision": backbone.precision,
-    }
 
 
 def checkpoint_part(inspection: Inspection, backbone: Backbone) -> dict[str, Any]:

@@ -319,8 +319,9 @@ def memory_is_short_at(layers: str) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
+        words = (str(error) or type(error).__name__).splitlines()[0][:80]
         raise OutOfMemory(
-            f"{layers}: out of memory in training or scoring ({str(error).splitlines()[0][:80]}).\n"
+            f"{layers}: out of memory in training or scoring ({words}).\n"
             "Give fewer rates (--lr), fewer --layers, or --loss-pixels 1024; what was done is kept."
         ) from None
 
