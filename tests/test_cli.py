@@ -50,6 +50,8 @@ def skip_ckpt(tmp_path):
         (["--help"], 0),
         (["--version"], 0),
         (["inspect", "--help"], 0),
+        (["probe", "--help"], 0),
+        (["probe", "--ckpt", "x", "--epochs", "0", "--dataset", "voc"], 2),
         (["inspect", "--ckptt", "x"], 2),
         (["inspct"], 2),
         (["extract", "x", "--ckpt", "y", "--limit", "many"], 2),
