@@ -97,7 +97,7 @@ def test_faiss_builds_that_overwrite_each_other_are_named(monkeypatch):
     from skipbench.cli import env_command
 
     installed = {"faiss-cpu": "1.9", "faiss-gpu": "1.7"}
-    monkeypatch.setattr(env_command, "_version", lambda name: installed.get(name, "missing"))
+    monkeypatch.setattr(env_command, "version", lambda name: installed.get(name, "missing"))
     assert (
         env_command.faiss_build().startswith("broken") and "uninstall" in env_command.faiss_build()
     )
