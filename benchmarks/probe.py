@@ -20,7 +20,6 @@ import argparse
 import dataclasses
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -335,7 +334,7 @@ def memory(options, folder: Path) -> None:
                 held = [line for line in status.splitlines() if line.startswith("VmHWM")]
                 peak = max(peak, int(held[0].split()[1]) * 1024 if held else 0)
                 if epochs == "30" and list((cache / "training").glob("*.state")):
-                    process.send_signal(signal.SIGINT)  # one epoch has been through
+                    process.terminate()  # one epoch has been through
                     process.wait()
                 time.sleep(0.5)
             if epochs == "1" and process.returncode:
