@@ -304,18 +304,17 @@ def _print_whole(console: Any, table: Any) -> None:
     console.print(table, width=max(console.width, 120), crop=False)
 
 
-def _plain_table(columns: int, **style: Any) -> Any:
+def _plain_table(**style: Any) -> Any:
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", **style)
-    for _ in range(columns if not style.get("show_header", True) else 0):
-        table.add_column(no_wrap=True)
-    return table
+    return Table(box=None, padding=(0, 2, 0, 0), header_style="bold", **style)
 
 
 def _headlines(metrics: Any, held_out: int) -> Any:
     """The figure, first as it was asked for, then by the other choice of the rate."""
-    table = _plain_table(3, show_header=False)
+    table = _plain_table(show_header=False)
+    for _ in range(3):
+        table.add_column(no_wrap=True)
     how = {
         "val": "best on val, as papers report",
         "holdout": f"best on {held_out} held-out training images",
@@ -337,7 +336,7 @@ def _interval(ends: "Sequence[float] | None") -> str:
 
 
 def _rates_table(metrics: Any) -> Any:
-    table = _plain_table(8)
+    table = _plain_table()
     for name in ("rate", "mIoU", "95 % interval", "pAcc", "mAcc", "fwIoU", "held-out"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -364,7 +363,7 @@ def _rates_table(metrics: Any) -> Any:
 
 def _classes_table(per_class: "dict[str, float | None]") -> Any:
     """Four classes a line, names and figures below each other."""
-    table = _plain_table(0, show_header=False)
+    table = _plain_table(show_header=False)
     for _ in range(4):
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True, justify="right")

@@ -47,6 +47,12 @@ class Keeping:
         )  # fmt: skip
 
 
+def _mask_of(picture: Masked, side: int | None) -> np.ndarray:
+    """As it is, or resized to a square."""
+    mask = picture.mask()
+    return resize_mask(mask, (side, side)) if side else mask
+
+
 class Split:
     """Pictures seen whole."""
 
@@ -72,8 +78,7 @@ class Split:
         return self.features.tokens(image, self.columns, rows)
 
     def mask(self, image: int) -> np.ndarray:
-        mask = self.pictures[image].mask()
-        return resize_mask(mask, (self.mask_size,) * 2) if self.mask_size else mask
+        return _mask_of(self.pictures[image], self.mask_size)
 
     def seen(self, image: int) -> Seen:
         return Seen([Part(self.grid(image), self.tokens(image))])
@@ -91,8 +96,7 @@ class Windows:
         return len(self.pictures)
 
     def mask(self, image: int) -> np.ndarray:
-        mask, side = self.pictures[image].mask(), self.split.mask_size
-        return resize_mask(mask, (side, side)) if side else mask
+        return _mask_of(self.pictures[image], self.split.mask_size)
 
     def seen(self, image: int) -> Seen:
         numbers = range(self.first[image], self.first[image + 1])

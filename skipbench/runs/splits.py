@@ -31,15 +31,17 @@ def open_splits(
     }  # fmt: skip
     split = protocol.train_splits.get(name, "train")
     wanted = train_images or protocol.train_images.get(name)
-    train = open_dataset(name, split, train_images=wanted, seed=subset_seed, **options)
-    val = open_dataset(name, "val", **options)
-    for data in (train, val):
-        if data.labels is None:
-            raise UsageError(
-                f"{name} {data.split} has no masks, which a probe needs; "
-                "give voc, ade20k, cocostuff, folder:PATH or shapes"
-            )
-    return train, val
+    train = _with_masks(open_dataset(name, split, train_images=wanted, seed=subset_seed, **options))
+    return train, _with_masks(open_dataset(name, "val", **options))
+
+
+def _with_masks(data: Dataset) -> Dataset:
+    if data.labels is None:
+        raise UsageError(
+            f"{data.name} {data.split} has no masks, which a probe needs; "
+            "give voc, ade20k, cocostuff, folder:PATH or shapes"
+        )
+    return data
 
 
 def check_masks(train: Dataset, val: Dataset) -> None:
