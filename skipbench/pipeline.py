@@ -1,8 +1,8 @@
 """checkpoint → backbone → features: the way of the data, one call each from Python."""
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict, Unpack, get_args
 
@@ -20,6 +20,8 @@ from skipbench.features.layers import parse_layers
 from skipbench.features.store import FeatureStore, open_store
 from skipbench.images import ImageItem, Picture, find_images, padded, parse_size
 from skipbench.records import (
+    LABELS,
+    TOLD,
     FeatureSpec,
     PositionRule,
     Residual,
@@ -40,6 +42,7 @@ class Reading(TypedDict, total=False):
     expected: Expected | None
     position_rule: PositionRule | None
     device: str
+    labels: Mapping[str, str | int] | None  # name, epoch, optimizer, initialisation
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ def inspect(source: str | Path, **reading: Unpack[Reading]) -> Inspection:
         expected=reading.get("expected"),
         position_rule=reading.get("position_rule"),
     )
+    checkpoint = labelled(checkpoint, reading.get("labels") or {})
     name = checkpoint.facts.name
     for note in checkpoint.facts.notes:
         log.info("%s: %s", name, note)
@@ -97,6 +101,15 @@ def inspect(source: str | Path, **reading: Unpack[Reading]) -> Inspection:
     elif choice and asked is None and checkpoint.facts.residual is None:
         log.info("%s: taken as %s; %s", name, choice.residual, verdict.reason)
     return Inspection(checkpoint, verdict, choice, where)
+
+
+def labelled(checkpoint: Checkpoint, labels: Mapping[str, str | int]) -> Checkpoint:
+    """With what the user says of it, where the file says nothing or something else."""
+    if unknown := set(labels) - set(LABELS):
+        raise UsageError(f"no label {sorted(unknown)[0]!r}; give {', '.join(LABELS)}")
+    sources = {**checkpoint.facts.sources, **dict.fromkeys(labels, TOLD)}
+    facts = replace(checkpoint.facts, sources=sources, **labels)  # type: ignore[arg-type]
+    return replace(checkpoint, facts=facts)
 
 
 def load_backbone(

@@ -65,6 +65,11 @@ class CheckpointFacts:
         return asdict(self)
 
 
+# What a user may say of a checkpoint (`--label epoch=200`); no figure depends on it, but tables do.
+LABELS = ("name", "epoch", "optimizer", "initialisation")
+TOLD = "--label"
+
+
 @dataclass(frozen=True)
 class FeatureSpec:
     """Which features: determines them together with the checkpoint, the variant and the images."""

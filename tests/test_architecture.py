@@ -29,8 +29,8 @@ ALLOWED = {
     "features": BASE | {"checkpoints", "images", "backbones", "engine"},
     "results": BASE | {"metrics"},
     "runs": BASE
-    | {"backbones", "datasets", "engine", "evaluations", "features", "images", "metrics"}
-    | {"pictures", "pipeline", "results", "views"},
+    | {"backbones", "checkpoints", "datasets", "engine", "evaluations", "features", "images"}
+    | {"metrics", "pictures", "pipeline", "results", "views"},
     "pipeline": BASE | {"checkpoints", "images", "backbones", "engine", "features", "datasets"},
     "demo": BASE | {"checkpoints", "images", "backbones", "datasets", "pictures", "runs"},
 }

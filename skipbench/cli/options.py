@@ -8,10 +8,12 @@ import typer
 
 from skipbench.errors import CheckpointError, UsageError, did_you_mean
 from skipbench.files import missing_checkpoint
-from skipbench.records import PositionRule, Residual
+from skipbench.records import LABELS, PositionRule, Residual
 
 if TYPE_CHECKING:
-    from skipbench.pipeline import Inspection
+    from collections.abc import Callable
+
+    from skipbench.pipeline import Inspection, Reading
 
 Ckpt = Annotated[
     str,
@@ -63,6 +65,16 @@ Positions = Annotated[
         "--position-rule",
         metavar="offset|size|antialias",
         help="How position embeddings go to another grid; default: as the weights' own code does.",
+        show_default=False,
+    ),
+]
+Label = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="FACT=VALUE",
+        help="What the file does not say, for tables: name, epoch, optimizer, initialisation; "
+        "repeatable.",
         show_default=False,
     ),
 ]
@@ -164,30 +176,65 @@ def inspection(
     device: str,
 ) -> "Inspection":
     """The options that say which checkpoint, checked, and the checkpoint opened."""
+    reading = how_to_read(ckpt, residual, weights, heads, expect, position_rule, device)
+
+    from skipbench import pipeline  # torch: only once all that is cheap to check is right
+
+    return pipeline.inspect(ckpt, **reading())
+
+
+def how_to_read(
+    ckpt: str,
+    residual: str,
+    weights: str | None,
+    heads: int | None,
+    expect: list[str] | None,
+    position_rule: str | None,
+    device: str,
+    label: list[str] | None = None,
+) -> "Callable[[], Reading]":
+    """The options that say which checkpoint, checked; called, what `pipeline.inspect` takes."""
     one_of("--residual", residual, *get_args(Residual), "auto")
     one_of("--weights", weights, "teacher", "student")
     one_of("--position-rule", position_rule, *get_args(PositionRule))
     facts = _expected_facts(expect, heads)
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", device):
         one_of("--device", device, "auto", "cpu", "cuda", "cuda:N", "mps")
+    told = labels(label)
     ensure_checkpoint(ckpt)
 
-    from skipbench import pipeline  # torch: only once all that is cheap to check is right
-    from skipbench.checkpoints import Expected
+    def reading() -> "Reading":
+        from skipbench.checkpoints import Expected  # torch
 
-    return pipeline.inspect(
-        ckpt,
-        residual=residual,
-        weights=weights,
-        expected=Expected(**facts),
-        position_rule=position_rule,  # type: ignore[arg-type]
-        device=device,
-    )
+        return {
+            "residual": residual,
+            "weights": weights,
+            "expected": Expected(**facts),
+            "position_rule": position_rule,  # type: ignore[typeddict-item]
+            "device": device,
+            "labels": told,
+        }
+
+    return reading
 
 
 def ensure_checkpoint(ckpt: str) -> None:
     if not ckpt.startswith("timm:") and not Path(ckpt).expanduser().exists():
         raise CheckpointError(missing_checkpoint(Path(ckpt)))
+
+
+def labels(pairs: list[str] | None) -> dict[str, str | int]:
+    """["epoch=200", "optimizer=AdamW"] → {"epoch": 200, "optimizer": "AdamW"}."""
+    found: dict[str, str | int] = {}
+    for pair in pairs or []:
+        fact, _, value = pair.partition("=")
+        if fact not in LABELS or not value.strip():
+            near = did_you_mean(fact, LABELS) if fact not in LABELS else ""
+            raise UsageError(f"--label {pair}: give {', '.join(LABELS)}, as in epoch=200.{near}")
+        if fact == "epoch" and not value.strip().isdecimal():
+            raise UsageError(f"--label {pair}: a whole number belongs behind the =")
+        found[fact] = int(value) if fact == "epoch" else value.strip()
+    return found
 
 
 def batch_size(text: str) -> int | None:

@@ -141,6 +141,7 @@ def probe(
     heads: options.Heads = None,
     expect: options.Expect = None,
     position_rule: options.Positions = None,
+    label: options.Label = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     batch_size: options.BatchSize = "auto",
@@ -194,34 +195,29 @@ def probe(
     ensure_writable(Path(out))
     if not no_cache:
         ensure_writable(cache_folder(cache) / "features")
-    options.ensure_checkpoint(ckpt)
+    reading = options.how_to_read(
+        ckpt, residual, weights, heads, expect, position_rule, device, label
+    )
 
     from skipbench.runs.splits import open_splits
 
-    train, val = open_splits(
+    splits = open_splits(
         dataset, how, train_images=train_images, subset_seed=subset_seed, root=data_root,
         limit=limit, classes=classes, skip_bad=skip_bad,
     )  # fmt: skip
-    found = options.inspection(ckpt, residual, weights, heads, expect, position_rule, device)
 
-    from skipbench.pipeline import default_workers
-    from skipbench.runs.probe import Asked, Keeping, Probe
+    from skipbench.runs.calls import open_probe
 
-    run = Probe(
-        found, train, val,
-        Asked(
-            protocol=how,
-            layers=tuple(dict.fromkeys(layers or ["last"])),
-            seeds=wanted_seeds,
-            select=select,  # type: ignore[arg-type]
-            norm=norm,
-            store_dtype=store_dtype,  # type: ignore[arg-type]
-            precision=precision,
-            keeping=Keeping(cache, cache_bytes, no_cache, at_once, workers or default_workers()),
-            out=Path(out),
-            force=force,
-            pictures=pictures,
-        ),
+    run = open_probe(
+        ckpt, dataset, layers=layers or ["last"], seeds=wanted_seeds, splits=splits, **reading(),
+        protocol=protocol, epochs=epochs, lr=lr, size=size, score_size=score_size,
+        loss_pixels=loss_pixels, standardize=standardize, views=views,
+        select=select,  # type: ignore[arg-type]
+        norm=norm, train_images=train_images, subset_seed=subset_seed, data_root=data_root,
+        limit=limit, classes=classes, skip_bad=skip_bad, precision=precision,
+        store_dtype=store_dtype,  # type: ignore[arg-type]
+        cache=cache, cache_limit=cache_bytes, in_memory=no_cache, batch_size=at_once,
+        workers=workers, out=out, force=force, pictures=pictures,
     )  # fmt: skip
     if dry_run:
         _say_estimate(run, as_json)

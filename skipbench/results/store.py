@@ -12,7 +12,7 @@ import json
 import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from skipbench.errors import DataError
 from skipbench.files import write_whole
-from skipbench.records import RESULT_SCHEMA, Result
+from skipbench.records import LABELS, RESULT_SCHEMA, TOLD, CheckpointFacts, Result
 
 
 def result_id(evaluation: str, dataset: str, determines: Mapping[str, Any]) -> str:
@@ -41,10 +41,26 @@ def write_result(folder: Path, result: Result, arrays: Mapping[str, np.ndarray])
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     write_whole(folder / f"{result.id}.npz", buffer.getvalue())
+    return _write_record(folder, result)
+
+
+def _write_record(folder: Path, result: Result) -> Path:
     path = folder / f"{result.id}.json"
     text = _readable(result.to_json())
     write_whole(path, text.encode("utf-8", "surrogateescape"))
     return path
+
+
+def relabel(folder: Path, found: Result, facts: CheckpointFacts) -> Result:
+    """The same record, with what a user has said of the checkpoint since: its name, epoch, …"""
+    told = {label: getattr(facts, label) for label in LABELS if facts.sources.get(label) == TOLD}
+    if all(found.checkpoint.get(label) == value for label, value in told.items()):
+        return found
+    sources = {**found.checkpoint.get("sources", {}), **dict.fromkeys(told, TOLD)}
+    checkpoint = {**found.checkpoint, **told, "sources": sources}
+    changed = replace(found, checkpoint=checkpoint)
+    _write_record(folder, changed)
+    return changed
 
 
 def _readable(value: Any, indent: str = "") -> str:

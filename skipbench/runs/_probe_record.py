@@ -79,7 +79,10 @@ def record(
             "interval": f"95 %, bootstrap over images, {RESAMPLES:,} resamples, {METHOD}",
         },
         metrics=metrics,
-        environment=environment_part(run.backbone),
+        environment={
+            **environment_part(run.backbone),
+            "call": {**run.asked.call, "layers": cell.layers, "seed": cell.seed},
+        },
         timing=timing_part(seconds, len(run.train) + len(run.val), run.computed),
     )
 

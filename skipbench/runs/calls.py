@@ -1,9 +1,13 @@
 """The evaluations as one call each from Python, with the defaults of the command line."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
+from skipbench.checkpoints import Expected
+from skipbench.datasets import Dataset
+from skipbench.errors import UsageError
 from skipbench.evaluations._protocols import settle
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.pipeline import Reading, default_workers, inspect
@@ -44,6 +48,17 @@ class ProbeOptions(Reading, total=False):
     pictures: int
 
 
+# Options that say where and how fast, not what: they are no part of the call in a record.
+PLACES = frozenset(
+    "cache cache_limit in_memory batch_size workers out force pictures device labels".split()
+)
+
+USUAL = {
+    "protocol": "paper", "select": "val", "norm": True, "subset_seed": 0, "skip_bad": 0,
+    "precision": "auto", "store_dtype": "fp16", "residual": "auto", "expected": {},
+}  # fmt: skip
+
+
 def probe(
     ckpt: str | Path,
     dataset: str,
@@ -72,6 +87,20 @@ def probe_all(
     options: those of `skipbench probe --help` without the dashes (lr, epochs, train_images, …),
     and in_memory for --no-cache.
     """
+    return open_probe(ckpt, dataset, layers=layers, seeds=seeds, **options).run()
+
+
+def open_probe(
+    ckpt: str | Path,
+    dataset: str,
+    *,
+    layers: Sequence[str] = ("last",),
+    seeds: Sequence[int] = (0,),
+    splits: tuple[Dataset, Dataset] | None = None,
+    **options: Unpack[ProbeOptions],
+) -> Probe:
+    """All of `probe_all` but the work itself. splits: training and validation images, if they are
+    open already."""
     if unknown := set(options) - set(ProbeOptions.__annotations__):
         raise TypeError(f"probe has no option {sorted(unknown)[0]!r}")
     protocol = settle(
@@ -84,7 +113,7 @@ def probe_all(
         standardize=options.get("standardize"),
         views=options.get("views"),
     )
-    train, val = open_splits(
+    train, val = splits or open_splits(
         dataset,
         protocol,
         train_images=options.get("train_images"),
@@ -96,7 +125,7 @@ def probe_all(
     )
     asked = Asked(
         protocol=protocol,
-        layers=tuple(layers),
+        layers=tuple(dict.fromkeys(layers)),
         seeds=tuple(seeds),
         select=options.get("select", "val"),
         norm=options.get("norm", True),
@@ -112,7 +141,43 @@ def probe_all(
         out=Path(options.get("out", "results")),
         force=options.get("force", False),
         pictures=options.get("pictures", 0),
+        call=_call(ckpt, dataset, options),
     )
     known = Reading.__annotations__
     reading: Reading = {k: v for k, v in options.items() if k in known}  # type: ignore[assignment]
-    return Probe(inspect(ckpt, **reading), train, val, asked).run()
+    return Probe(inspect(ckpt, **reading), train, val, asked)
+
+
+def _call(ckpt: str | Path, dataset: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for, so that it can be asked for again: from any folder, with other seeds."""
+    told = {k: v for k, v in options.items() if v is not None and k not in PLACES}
+    if isinstance(told.get("expected"), Expected):
+        facts = asdict(told["expected"])
+        told["expected"] = {k: v for k, v in facts.items() if v is not None}
+    told = {k: v for k, v in told.items() if k not in USUAL or v != USUAL[k]}
+    if "data_root" in told:
+        told["data_root"] = str(Path(told["data_root"]).expanduser().absolute())
+    kind, _, folder = dataset.partition(":")
+    if folder:
+        dataset = f"{kind}:{Path(folder).expanduser().absolute()}"
+    if not str(ckpt).startswith("timm:"):
+        ckpt = Path(ckpt).expanduser().absolute()
+    return {"ckpt": str(ckpt), "dataset": dataset, **told}
+
+
+def probe_again(
+    result: Result, *, ckpt: str | Path | None = None, seeds: Sequence[int], **places: Any
+) -> Probe:
+    """The probe of a record once more, with other seeds or elsewhere.
+
+    ckpt: where the weights lie now, if not where they lay; places: data_root, out, cache, device …
+    """
+    call = dict(result.environment.get("call") or {})
+    if not call:
+        raise UsageError(f"{result.id} does not say how it was made: it is of an older skipbench")
+    call |= {key: value for key, value in places.items() if value is not None}
+    where, dataset, layers = ckpt or call.pop("ckpt"), call.pop("dataset"), call.pop("layers")
+    call.pop("ckpt", None), call.pop("seed", None)
+    if "expected" in call:
+        call["expected"] = Expected(**call["expected"])
+    return open_probe(where, dataset, layers=[layers], seeds=seeds, **call)

@@ -5,12 +5,12 @@ features of training and validation images (once) → heads for all rates → sc
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from skipbench.records import FeatureSpec, Result, StoreDtype
 from skipbench.results.store import (
     find_result,
     read_arrays,
+    relabel,
     result_id,
     write_result,
 )
@@ -62,6 +63,7 @@ class Asked:
     out: Path = Path("results")
     force: bool = False
     pictures: int = 0
+    call: Mapping[str, Any] = field(default_factory=dict)  # as it was asked for, for the record
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Probe:
             found = None if self.asked.force else find_result(self.asked.out, cell.id)
             if found:
                 log.info("%s: done before (%s); --force does it again", cell.layers, cell.id)
-                results[cell.id] = found
+                results[cell.id] = relabel(self.asked.out, found, self.backbone.facts)
             elif not self.asked.force and (self.asked.out / f"{cell.id}.json").exists():
                 log.warning("the record %s is damaged, and is made anew", cell.id)
         todo = [cell for cell in self.cells if cell.id not in results]
