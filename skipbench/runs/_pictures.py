@@ -1,18 +1,28 @@
-"""Validation pictures beside their masks and predictions: worst, best, and so on inwards."""
+"""Validation pictures beside their masks and predictions: worst, best, and so on inwards.
 
+results/<id>/01_worst_NAME.png …    picture, mask, prediction; sheet.png has the first of them
+results/<id>/tiles/                 the split's first pictures one by one, the same for every
+                                    checkpoint, so that a page can set models side by side
+    index.json                      written last
+"""
+
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
-from skipbench.datasets import Dataset
+from skipbench.datasets import Dataset, Item
 from skipbench.evaluations.probe import Scenes, predict
-from skipbench.files import ensure_writable
+from skipbench.files import ensure_writable, write_whole
 from skipbench.metrics.segmentation import miou_percent
 from skipbench.pictures import Cell, blend, legend_of, paint, sheet
 
 MOST_ON_SHEET = 12
+TILE_HEIGHT = 224
 
 
 def worst_and_best(counts: np.ndarray, number: int) -> list[tuple[int, str, float]]:
@@ -29,40 +39,85 @@ def worst_and_best(counts: np.ndarray, number: int) -> list[tuple[int, str, floa
     return chosen
 
 
-def draw_predictions(
-    folder: Path,
-    data: Dataset,
-    scenes: Scenes,
-    arrays: Mapping[str, np.ndarray],
-    number: int,
-    title: str,
-) -> None:
-    """One PNG a picture, and the first of them on one sheet. arrays: of the record.
+@dataclass(frozen=True)
+class Drawn:
+    item: Item
+    image: np.ndarray
+    truth: np.ndarray
+    prediction: np.ndarray
+    classes: set[int]  # in the mask or in the prediction
+
+
+class Drawing:
+    """A record's head at work on pictures. arrays: of the record."""
+
+    def __init__(self, data: Dataset, scenes: Scenes, arrays: Mapping[str, np.ndarray]) -> None:
+        assert data.labels is not None
+        self.data, self.scenes, self.colours = data, scenes, data.labels.colours
+        self.counts = arrays["counts"]
+        self.head = torch.from_numpy(arrays["weight"]), torch.from_numpy(arrays["bias"])
+
+    def draw(self, image: int) -> Drawn:
+        item = self.data[image]
+        pixels, mask = item.read(), item.mask()
+        seen, classes = self.scenes.seen(image), len(self.data.classes)
+        found = next(predict(seen, mask.shape, *self.head, classes))
+        return Drawn(
+            item,
+            pixels,
+            blend(pixels, paint(mask, self.colours)),
+            blend(pixels, paint(found, self.colours)),
+            set(np.unique(mask).tolist()) | set(np.unique(found).tolist()),
+        )
+
+
+def draw_predictions(folder: Path, drawing: Drawing, number: int, title: str) -> None:
+    """One PNG a picture, and the first of them on one sheet.
 
     The mIoU of a picture is that over the classes in its mask or in its prediction, so a few stray
     pixels of another class cost much.
     """
     ensure_writable(folder)
-    assert data.labels is not None
-    colours, classes = data.labels.colours, len(data.classes)
-    weight, bias = torch.from_numpy(arrays["weight"]), torch.from_numpy(arrays["bias"])
-    rows, seen_classes = [], set[int]()
-    for place, (image, which, miou) in enumerate(worst_and_best(arrays["counts"], number), 1):
-        item = data[image]
-        pixels, mask = item.read(), item.mask()
-        found = next(predict(scenes.seen(image), mask.shape, weight, bias, classes))
+    rows, seen = [], set[int]()
+    for place, (image, which, miou) in enumerate(worst_and_best(drawing.counts, number), 1):
+        drawn = drawing.draw(image)
         row = [
-            Cell(pixels, item.name),
-            Cell(blend(pixels, paint(mask, colours)), "ground truth"),
-            Cell(blend(pixels, paint(found, colours)), f"{which}: mIoU {miou:.1f}"),
+            Cell(drawn.image, drawn.item.name),
+            Cell(drawn.truth, "ground truth"),
+            Cell(drawn.prediction, f"{which}: mIoU {miou:.1f}"),
         ]
-        there = set(np.unique(mask).tolist()) | set(np.unique(found).tolist())
-        name = Path(item.name).stem
-        alone = sheet([row], legend_of(data, there), title=title)
+        name = Path(drawn.item.name).stem
+        alone = sheet([row], legend_of(drawing.data, drawn.classes), title=title)
         alone.save(folder / f"{place:02d}_{which}_{name}.png")
         if place <= MOST_ON_SHEET:
             rows.append(row)
-            seen_classes |= there
+            seen |= drawn.classes
     if rows:
-        legend = legend_of(data, seen_classes)
+        legend = legend_of(drawing.data, seen)
         sheet(rows, legend, title=title, aligned=True).save(folder / "sheet.png")
+
+
+def draw_tiles(folder: Path, drawing: Drawing, number: int) -> None:
+    ensure_writable(folder)
+    tiles, seen = [], set[int]()
+    for image in range(min(number, len(drawing.data))):
+        drawn = drawing.draw(image)
+        files = {}
+        for kind in ("image", "truth", "prediction"):
+            files[kind] = f"{image:05d}_{kind}.png"
+            _save_tile(folder / files[kind], getattr(drawn, kind))
+        own = {"prediction": files.pop("prediction")}
+        tiles.append({"image": drawn.item.name, "shared": files, "own": own})
+        seen |= drawn.classes
+    legend = [
+        (name, "#{:02x}{:02x}{:02x}".format(*colour))
+        for name, colour in legend_of(drawing.data, seen)
+    ]
+    index = {"tiles": tiles, "legend": legend}
+    write_whole(folder / "index.json", json.dumps(index, indent=1).encode())
+
+
+def _save_tile(path: Path, pixels: np.ndarray) -> None:
+    height, width = pixels.shape[:2]
+    size_wh = max(1, round(width * TILE_HEIGHT / height)), TILE_HEIGHT
+    Image.fromarray(pixels).resize(size_wh, Image.Resampling.LANCZOS).save(path)

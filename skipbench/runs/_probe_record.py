@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skipbench import views
+from skipbench.evaluations._protocols import PROTOCOLS
 from skipbench.evaluations.probe import Trained
 from skipbench.features.store import model_part
 from skipbench.images import parse_size, size_name
@@ -48,6 +49,13 @@ def protocol_part(run: "Probe") -> dict[str, Any]:
     return {**run.protocol.facts(), "size": size_name(parse_size(run.protocol.size))}
 
 
+def changes(run: "Probe") -> dict[str, Any]:
+    """The settings that are not those of the protocol whose name it bears: [its own, this]."""
+    usual = PROTOCOLS[run.protocol.name]
+    its_own = {**usual.facts(), "size": size_name(parse_size(usual.size))}
+    return {k: [its_own[k], v] for k, v in protocol_part(run).items() if its_own[k] != v}
+
+
 def record(
     run: "Probe",
     cell: "Cell",
@@ -75,6 +83,7 @@ def record(
             **protocol_part(run),
             "seed": cell.seed,
             "select": run.asked.select,
+            "changes": changes(run),
             "held_out": [run.train.names[i] for i in trained.held_out],
             "interval": f"95 %, bootstrap over images, {RESAMPLES:,} resamples, {METHOD}",
         },

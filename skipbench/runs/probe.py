@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -44,6 +44,9 @@ from skipbench.runs import _probe_record as written
 from skipbench.runs._held import Held, Keeping, Split, Views, cut_windows
 from skipbench.runs._state import TrainingState
 from skipbench.runs.splits import check_masks
+
+if TYPE_CHECKING:
+    from skipbench.runs._pictures import Drawing
 
 log = logging.getLogger("skipbench")
 
@@ -296,20 +299,23 @@ class Probe:
 
     # -- pictures
 
-    def _draw(self, result: Result, cell: Cell) -> None:
-        from skipbench.runs._pictures import draw_predictions
+    def drawing(self, cell: Cell, arrays: Mapping[str, np.ndarray]) -> "Drawing":
+        """The head of a record, ready to draw its predictions."""
+        from skipbench.runs._pictures import Drawing
 
-        arrays = read_arrays(self.asked.out, result.id)
+        return Drawing(self.val, self.val_held.scenes(self.columns(cell), None), arrays)
+
+    def _draw(self, result: Result, cell: Cell) -> None:
+        from skipbench.runs._pictures import draw_predictions, draw_tiles
+
         folder = self.asked.out / result.id
-        draw_predictions(
-            folder,
-            self.val,
-            self.val_held.scenes(self.columns(cell), None),
-            arrays,
-            self.asked.pictures,
+        drawing = self.drawing(cell, read_arrays(self.asked.out, result.id))
+        title = (
             f"{result.checkpoint['name']} ({result.checkpoint['residual']}), {cell.layers}, "
-            f"{self.val.name} {self.val.split}: mIoU {result.metrics['miou']:.1f}",
+            f"{self.val.name} {self.val.split}: mIoU {result.metrics['miou']:.1f}"
         )
+        draw_predictions(folder, drawing, self.asked.pictures, title)
+        draw_tiles(folder / "tiles", drawing, self.asked.pictures)
         log.info("pictures: %s", folder)
 
 

@@ -1,0 +1,254 @@
+"""What tables, gates and comparisons read out of records: figures, and what they are figures of.
+
+A record gives one figure; those that differ in nothing but the seed are one `Entry`.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, stdev
+from typing import Any
+
+from skipbench.errors import UsageError, did_you_mean
+from skipbench.records import Result
+from skipbench.results.read import Stored
+
+# What a figure can be asked about with --where, and what tables have on their axes.
+FACTS = (
+    "evaluation", "dataset", "split", "checkpoint", "residual", "depth", "epoch", "optimizer",
+    "features", "protocol", "seed",
+)  # fmt: skip
+
+METRICS = {"miou": "mIoU", "corloc": "CorLoc"}
+OPTIMIZERS = {"adamw": "AdamW", "soap": "SOAP", "sgd": "SGD", "lars": "LARS", "adam": "Adam"}
+
+# Settings of a protocol that do not make it another protocol.
+NOT_SETTINGS = {"name", "seed", "held_out", "interval", "select", "changes"}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One record, seen as a number."""
+
+    stored: Stored
+
+    @property
+    def result(self) -> Result:
+        return self.stored.result
+
+    @property
+    def metric(self) -> str:
+        return str(self.result.metrics["headline"])
+
+    @property
+    def value(self) -> float:
+        return float(self.result.metrics[self.metric])
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        ends = self.result.metrics.get("interval")
+        return (float(ends[0]), float(ends[1])) if ends else None
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        result, checkpoint = self.result, self.result.checkpoint
+        optimizer = checkpoint.get("optimizer")
+        return {
+            "evaluation": result.evaluation,
+            "dataset": result.dataset["name"],
+            "split": result.dataset["split"],
+            "checkpoint": checkpoint["name"],
+            "residual": checkpoint["residual"],
+            "depth": checkpoint.get("depth"),
+            "epoch": checkpoint.get("epoch"),
+            "optimizer": OPTIMIZERS.get(str(optimizer).lower(), optimizer),
+            "features": self._features(),
+            "protocol": result.protocol.get("name"),
+            "seed": result.protocol.get("seed"),
+        }
+
+    def _features(self) -> str:
+        """The paper's words: "single" is the last block."""
+        features = self.result.features
+        layers, blocks = features.get("layers"), features.get("blocks") or []
+        depth = self.result.checkpoint.get("depth")
+        if depth and list(blocks) == [depth - 1]:
+            return "single"
+        if layers and not re.fullmatch(r"[-\d,\s]+", layers):
+            return "single" if layers == "last" else str(layers)
+        return f"block {blocks[0]}" if len(blocks) == 1 else "blocks " + ",".join(map(str, blocks))
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """How it was made, whatever the checkpoint and the data set."""
+        result = self.result
+        return {
+            "protocol": result.protocol.get("name"),
+            **{k: v for k, v in result.protocol.items() if k not in NOT_SETTINGS},
+            "chosen on": result.metrics.get("selected_on"),
+            "tensor": result.features.get("tensor"),
+        }
+
+    @cached_property
+    def images(self) -> dict[str, Any]:
+        """Which images it was made on: to be the same for one data set."""
+        parts = {"evaluated": self.result.dataset, "trained": self.result.training}
+        return {
+            f"images {what} on": (part["images"], part["fingerprint"][:12])
+            for what, part in parts.items()
+            if part
+        }
+
+    @property
+    def partial(self) -> bool:
+        return any(part and part["partial"] for part in (self.result.dataset, self.result.training))
+
+    @property
+    def remarks(self) -> list[str]:
+        """What stands in a footnote wherever the figure is shown."""
+        found = []
+        if self.partial:
+            found.append(f"partial: {self._how_many()}")
+        found += [words] if (words := _other_protocol(self.result.protocol)) else []
+        if self.settings["chosen on"] == "val":
+            found.append("learning rate chosen on the validation images, as papers do")
+        if self.result.checkpoint.get("warning"):
+            residual = self.result.checkpoint["residual"]
+            found.append(f"run {residual}, though its weights do not look so")
+        return found
+
+    def _how_many(self) -> str:
+        parts = [self.result.dataset, self.result.training]
+        words = [
+            f"{part['images']:,}"
+            + (f" of {part['official_images']:,}" if part["official_images"] else "")
+            + f" images of {part['split']}"
+            for part in parts
+            if part and part["partial"]
+        ]
+        return ", ".join(words)
+
+
+def _other_protocol(protocol: Mapping[str, Any]) -> str:
+    """ "protocol paper with epochs 10 instead of 30"; nothing where it is the paper's as it is."""
+    changes = protocol.get("changes") or {}
+    told = [
+        f"{name} {_short(new)} instead of {_short(old)}" for name, (old, new) in changes.items()
+    ]
+    if told:
+        return f"protocol {protocol['name']} with {', '.join(told)}"
+    return f"protocol {protocol['name']}" if protocol.get("name") not in ("paper", None) else ""
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_short, value))
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The mean of figures that differ only in their seed."""
+
+    figures: tuple[Figure, ...]
+    remark: str = ""  # of the table's making, as "best of 12 blocks"
+
+    @property
+    def first(self) -> Figure:
+        return self.figures[0]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.first.facts
+
+    @property
+    def value(self) -> float:
+        return fmean(figure.value for figure in self.figures)
+
+    @property
+    def spread(self) -> float | None:
+        """Deviation over the seeds."""
+        return stdev(f.value for f in self.figures) if len(self.figures) > 1 else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Over images: the mean of the seeds' intervals."""
+        ends = [figure.interval for figure in self.figures]
+        known = [pair for pair in ends if pair]
+        if len(known) < len(ends):
+            return None
+        return fmean(low for low, _ in known), fmean(high for _, high in known)
+
+    @property
+    def remarks(self) -> list[str]:
+        several = [f"mean over {len(self.figures)} seeds"] if len(self.figures) > 1 else []
+        return [*self.first.remarks, *([self.remark] if self.remark else []), *several]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "value": self.value,
+            "interval": self.interval,
+            "deviation": self.spread,
+            "seeds": [figure.facts["seed"] for figure in self.figures],
+            "records": [figure.result.id for figure in self.figures],
+        }
+
+
+def entries(stored: Iterable[Stored]) -> list[Entry]:
+    """Records that differ only in their seed together, in the order they come in."""
+    groups: dict[str, dict[Any, Figure]] = {}
+    for one in stored:
+        figure = Figure(one)
+        groups.setdefault(_but_for_the_seed(figure), {}).setdefault(figure.facts["seed"], figure)
+    return [Entry(tuple(group.values())) for group in groups.values()]
+
+
+def _but_for_the_seed(figure: Figure) -> str:
+    facts = {name: value for name, value in figure.facts.items() if name != "seed"}
+    features = {
+        k: v for k, v in figure.result.features.items() if k not in ("degenerate", "layers")
+    }
+    same = [figure.result.checkpoint["sha256"], facts, features, figure.settings, figure.images]
+    return json.dumps(same, sort_keys=True)
+
+
+def parse_where(pairs: Iterable[str]) -> dict[str, set[str]]:
+    """["epoch=200", "epoch=300"] → {"epoch": {"200", "300"}}."""
+    wanted: dict[str, set[str]] = {}
+    for pair in pairs:
+        fact, equals, value = pair.partition("=")
+        if fact not in FACTS or not equals:
+            near = did_you_mean(fact, FACTS) if fact not in FACTS else ""
+            raise UsageError(f"--where {pair}: give FACT=VALUE with {', '.join(FACTS)}.{near}")
+        wanted.setdefault(fact, set()).add(value.strip().lower())
+    return wanted
+
+
+def only(stored: Sequence[Stored], where: Mapping[str, set[str]]) -> list[Stored]:
+    """Those whose facts are among the wanted ones; "last" is another word for "single"."""
+
+    def fits(one: Stored) -> bool:
+        facts = Figure(one).facts
+        said = {fact: {str(facts[fact]).lower()} for fact in where}
+        if facts["features"] == "single" and "features" in said:
+            said["features"].add("last")
+        return all(said[fact] & values for fact, values in where.items())
+
+    return [one for one in stored if fits(one)]
+
+
+def differing(
+    dicts: Sequence[Mapping[str, Any]], keys: Iterable[str] | None = None
+) -> dict[str, list[Any]]:
+    """Each key with its different values, for those keys that have more than one."""
+    found = {}
+    for key in keys or dict.fromkeys(key for one in dicts for key in one):
+        values: list[Any] = []
+        for one in dicts:
+            if (value := one.get(key)) not in values:
+                values.append(value)
+        if len(values) > 1:
+            found[key] = values
+    return found

@@ -1,0 +1,127 @@
+"""The layouts of the paper's tables, as data, and its published figures.
+
+table2    linear probe: features and optimizer against data set, epochs and variant
+table3    linear probe: variant and depth against data set
+table4    TokenCut: variant and depth against data set
+figure3   TokenCut: optimizer against data set, epochs and variant
+"""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+DATASETS = {
+    "voc": "VOC2012", "cocostuff": "COCOStuff", "ade20k": "ADE20K", "coco20k": "COCO20k",
+    "voc07": "VOC2007", "coco": "COCO",
+}  # fmt: skip
+RUNS = ((300, "skip"), (300, "skipless"), (200, "skipless"))
+DEPTHS = (("skip", 12), ("skipless", 12), ("skipless", 11), ("skipless", 10), ("skipless", 9))
+
+Place = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which facts stand on which axis, and what the paper has there."""
+
+    name: str
+    title: str
+    evaluation: str
+    rows: tuple[str, ...]  # facts
+    columns: tuple[str, ...]  # the first one is the group that a best figure is best of
+    paper_rows: tuple[Place, ...]
+    paper_columns: tuple[Place, ...]
+    usual: Mapping[str, Any] = field(default_factory=dict)  # facts on neither axis, in the paper
+    best_of_blocks: bool = False  # the paper reports the best block
+    notes: tuple[str, ...] = ()  # on the published figures
+
+    def usual_at(self, row: Place, fact: str) -> Any:
+        """The paper's value of a fact that is on neither axis; the epoch may depend on the row."""
+        value = self.usual[fact]
+        return value.get(row, None) if isinstance(value, Mapping) else value
+
+
+def _runs(*datasets: str) -> tuple[Place, ...]:
+    return tuple((dataset, *run) for dataset in datasets for run in RUNS)
+
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            "table2",
+            "Linear-probe segmentation, mIoU in percent",
+            "probe",
+            ("features", "optimizer"),
+            ("dataset", "epoch", "residual"),
+            tuple((f, o) for f in ("single", "multiscale") for o in ("AdamW", "SOAP")),
+            _runs("voc", "cocostuff", "ade20k"),
+            {"depth": 12},
+        ),
+        Layout(
+            "table3",
+            "Linear-probe segmentation by depth, mIoU in percent",
+            "probe",
+            ("residual", "depth"),
+            ("dataset",),
+            DEPTHS,
+            (("voc",), ("cocostuff",), ("ade20k",)),
+            {
+                "features": "multiscale",
+                "optimizer": "AdamW",
+                "epoch": {row: 300 if row[0] == "skip" else 200 for row in DEPTHS},
+            },
+            notes=(
+                "the paper's text gives 200 epochs for Table 3; its 12-block rows are Table 2's "
+                "multiscale AdamW figures, skip at 300 epochs and skipless at 200",
+            ),
+        ),
+        Layout(
+            "table4",
+            "TokenCut object discovery by depth, CorLoc in percent",
+            "tokencut",
+            ("residual", "depth"),
+            ("dataset",),
+            DEPTHS,
+            (("voc",), ("coco20k",)),
+            {
+                "optimizer": "AdamW",
+                "epoch": {row: 300 if row[1] == 12 else 200 for row in DEPTHS},
+            },
+            best_of_blocks=True,
+            notes=(
+                "the paper's text gives 200 epochs for Table 4; its 12-block skipless figures are "
+                "those of Figure 3 at 300",
+            ),
+        ),
+        Layout(
+            "figure3",
+            "TokenCut object discovery, CorLoc in percent",
+            "tokencut",
+            ("optimizer",),
+            ("dataset", "epoch", "residual"),
+            (("AdamW",), ("SOAP",)),
+            _runs("voc", "coco20k"),
+            {"depth": 12},
+            best_of_blocks=True,
+        ),
+    )
+}
+
+
+@cache
+def published() -> Mapping[tuple[str, Place, Place], float]:
+    """(layout, row, column) → the figure that the paper prints there."""
+    text = (files("skipbench.results") / "facts" / "paper.csv").read_text()
+    found = {}
+    for line in csv.DictReader(text.splitlines()):
+        facts: dict[str, Any] = {**line, "depth": int(line["depth"])}
+        facts["epoch"] = int(line["epoch"]) if line["epoch"] else None
+        layout = LAYOUTS[line["layout"]]
+        row = tuple(facts[fact] for fact in layout.rows)
+        column = tuple(facts[fact] for fact in layout.columns)
+        found[layout.name, row, column] = float(line["value"])
+    return found

@@ -1,0 +1,89 @@
+"""Many records at once: those of folders and files, and what was left out of them."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from skipbench.errors import DataError, UsageError, did_you_mean, some_of
+from skipbench.records import Result
+from skipbench.results.store import read_arrays, read_result
+
+log = logging.getLogger("skipbench")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record and where it lies."""
+
+    result: Result
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.result.id}.json"
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return read_arrays(self.folder, self.result.id)
+
+
+Source = str | Path | Result | Stored
+
+
+def read_results(
+    sources: Source | Iterable[Source] = "results", *, strict: bool = False
+) -> list[Stored]:
+    """The records of folders and files, in the order of their ids; each id once.
+
+    Damaged and newer ones are named and left out; with `strict` they are an error.
+    """
+    given = [sources] if isinstance(sources, str | Path | Result | Stored) else list(sources)
+    found: dict[str, Stored] = {}
+    for source in given:
+        if isinstance(source, Stored | Result):
+            stored = source if isinstance(source, Stored) else Stored(source, Path("results"))
+            found.setdefault(stored.result.id, stored)
+            continue
+        for path in _files(Path(source).expanduser()):
+            try:
+                result = read_result(path)
+            except DataError as error:
+                if strict:
+                    raise
+                log.warning("left out: %s", error)
+                continue
+            found.setdefault(result.id, Stored(result, path.parent))
+    return [found[key] for key in sorted(found)]
+
+
+def _files(source: Path) -> list[Path]:
+    if source.is_dir():
+        return sorted(source.glob("*.json"))
+    if not source.exists():
+        raise DataError(f"no results at {source}: give a folder that an evaluation has written to")
+    return [source]
+
+
+def pick(stored: Sequence[Stored], name: str) -> list[Stored]:
+    """By id, by the beginning of one, or by the name of a checkpoint (all of its records)."""
+    for found in (
+        [one for one in stored if one.result.id == name],
+        [one for one in stored if one.result.checkpoint["name"] == name],
+        [one for one in stored if Path(one.result.checkpoint["name"]).stem == name],
+        [one for one in stored if name and _begins(one.result.id, name)],
+    ):
+        if found:
+            return found
+    names = list(dict.fromkeys(one.result.checkpoint["name"] for one in stored))
+    known = [*names, *(one.result.id for one in stored)]
+    raise UsageError(
+        f"no record {name!r}: give an id (`skipbench results list`) or the name of a checkpoint."
+        f"{did_you_mean(name, known)}\nCheckpoints here: {some_of(names) if names else 'none'}"
+    )
+
+
+def _begins(identity: str, name: str) -> bool:
+    """ "probe-voc-3f2a" and "3f2a" both stand for probe-voc-3f2a9c01b7de."""
+    return identity.startswith(name) or identity.rpartition("-")[2].startswith(name)

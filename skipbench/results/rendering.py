@@ -1,0 +1,311 @@
+"""A table as text: for a screen, Markdown, LaTeX, CSV or JSON."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from skipbench.results.tables import DASH, Cell, Table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+RAISED = dict(zip("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True))
+
+
+def render(tables: Sequence[Table], format: str, *, fragment: bool = False) -> str:
+    """One text for all of them. fragment: LaTeX without the document around it."""
+    if format == "json":
+        return json.dumps([to_json(table) for table in tables], indent=2, ensure_ascii=False) + "\n"
+    if format == "latex":
+        text = "\n".join(map(latex, tables))
+        return text if fragment else LATEX_DOCUMENT % text
+    kinds: dict[str, Callable[[Table], str]] = {"md": markdown, "csv": as_csv, "rich": screen}
+    return "\n".join(map(kinds[format], tables))
+
+
+def _figure(cell: Cell, table: Table) -> list[str]:
+    """The figure itself, what belongs to it with --ci, and what with --paper."""
+    entry, parts = cell.entry, [DASH, "", ""]
+    if entry:
+        parts[0] = f"{entry.value:.1f}"
+        if table.ci:
+            spread = "" if entry.spread is None else f"±{entry.spread:.1f}"
+            ends = entry.interval
+            parts[1] = spread + (f" [{ends[0]:.1f}, {ends[1]:.1f}]" if ends else "")
+    if table.with_paper and cell.paper is not None:
+        moved = "" if cell.difference is None else f", {signed(cell.difference)}"
+        parts[2] = f" ({cell.paper:.1f}{moved})"
+    return parts
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """With a real minus, and no "−0.0"."""
+    text = f"{value:+.{digits}f}"
+    if float(text) == 0:
+        text = f"{0:.{digits}f}"
+    return text.replace("-", "−")
+
+
+def _labels(table: Table) -> list[tuple[str, ...]]:
+    """A label that stands above already is not said again, but for the last one."""
+    shown: list[tuple[str, ...]] = []
+    before: tuple[str, ...] = ()
+    for row in table.rows:
+        same = 0
+        while table.layout != "plain" and same < len(row.labels) - 1 and same < len(before):
+            if row.labels[same] != before[same]:
+                break
+            same += 1
+        shown.append(("",) * same + row.labels[same:])
+        before = row.labels
+    return shown
+
+
+def legend(table: Table) -> list[str]:
+    """The footnotes, one line each; and what stands in brackets."""
+    lines = [f"{raised(mark)} {text}" if mark else text for mark, text in table.footnotes]
+    if table.with_paper:
+        lines.insert(0, "in brackets: the paper's figure, and the difference to it")
+    if table.ci:
+        lines.insert(0, "in square brackets: 95 % interval over images; ±: deviation over seeds")
+    return lines
+
+
+# -- a screen
+
+
+def rich_table(table: Table) -> "RichTable":
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table as RichTable
+
+    made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    levels = max(map(len, table.columns))
+    for name in table.stub:
+        made.add_column("\n" * (levels - 1) + escape(name), no_wrap=True)
+    before = ""
+    for path in table.columns:
+        top = "" if levels > 1 and path[0] == before else path[0]
+        before = path[0]
+        made.add_column(escape("\n".join([top, *path[1:]])), justify="right", no_wrap=True)
+    for row, labels in zip(table.rows, _labels(table), strict=True):
+        cells = []
+        for cell in row.cells:
+            value, ci, paper = _figure(cell, table)
+            bold = f"[bold]{value}[/bold]" if cell.best else value
+            cells.append(bold + " ".join(map(raised, cell.marks)) + escape(ci + paper))
+        made.add_row(*map(escape, labels), *cells)
+    return made
+
+
+def show(table: Table, console: "Console") -> None:
+    """Never cut off: a figure that is half there is worse than a line that is too long."""
+    if table.title:
+        console.print(table.title, style="bold", markup=False, soft_wrap=True)
+    console.print(rich_table(table), width=max(console.width, 1000), crop=False)
+    for line in legend(table):
+        console.print(line, markup=False, soft_wrap=True, style="dim")
+
+
+def screen(table: Table) -> str:
+    """As it stands on a terminal, without colour."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    show(table, Console(file=out, width=1000, color_system=None, highlight=False))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines() if line.strip()) + "\n"
+
+
+def raised(mark: str) -> str:
+    """ "a" → "ᵃ"; there is no raised q."""
+    return "".join(RAISED.get(letter, letter) for letter in mark)
+
+
+# -- Markdown
+
+
+def markdown(table: Table) -> str:
+    lines = [f"**{_md(table.title)}**", ""] if table.title else []
+    headers = [*table.stub, *(" ".join(path) for path in table.columns)]
+    lines.append(_md_row(map(_md, headers)))
+    lines.append(_md_row(["---"] * len(table.stub) + ["---:"] * len(table.columns)))
+    for row, labels in zip(table.rows, _labels(table), strict=True):
+        cells = []
+        for cell in row.cells:
+            value, ci, paper = _figure(cell, table)
+            value = f"**{value}**" if cell.best else value
+            marks = f"<sup>{','.join(cell.marks)}</sup>" if cell.marks else ""
+            cells.append(f"{value}{marks}{ci}{paper}")
+        lines.append(_md_row([*map(_md, labels), *cells]))
+    notes = [f"<sup>{mark}</sup> {_md(text)}" for mark, text in table.footnotes if mark]
+    rest = legend(table)[: -len(table.footnotes) or None]
+    notes += [_md(text) for text in rest] + [
+        _md(text) for mark, text in table.footnotes if not mark
+    ]
+    return "\n".join([*lines, *(["", "  \n".join(notes)] if notes else [])]) + "\n"
+
+
+def _md_row(cells: Any) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _md(text: str) -> str:
+    """Whatever a file was called, it stays text."""
+    for sign in "\\`*_[]<>|":
+        text = text.replace(sign, "\\" + sign if sign not in "<>" else f"&{'lg'[sign == '>']}t;")
+    return " ".join(text.split())
+
+
+# -- LaTeX
+
+LATEX_DOCUMENT = r"""\documentclass{article}
+\usepackage{booktabs}
+\usepackage[T1]{fontenc}
+\begin{document}
+%s\end{document}
+"""
+
+LATEX_SIGNS = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}",
+    "–": "--", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "…": r"\dots{}",
+    "’": "'", "[": "{[}", "]": "{]}",
+}  # fmt: skip
+
+
+def tex(text: str) -> str:
+    """Letters that LaTeX's usual fonts lack are given by their number, so that it compiles."""
+    signs = []
+    for sign in " ".join(text.split()):
+        if sign in LATEX_SIGNS:
+            signs.append(LATEX_SIGNS[sign])
+        elif (sign.isascii() and sign.isprintable()) or ("À" <= sign <= "ÿ" and sign.isalpha()):
+            signs.append(sign)
+        else:
+            signs.append(f"(U+{ord(sign):04X})")
+    return "".join(signs)
+
+
+def latex(table: Table) -> str:
+    """booktabs, data sets over their columns. Needs \\usepackage{booktabs}."""
+    stub, columns = len(table.stub), len(table.columns)
+    spans = _spans([path[0] for path in table.columns])
+    levels = max(map(len, table.columns))
+    lines = [r"\begin{table}[ht]", r"\centering", r"\small", r"\setlength{\tabcolsep}{4pt}"]
+    if table.title:
+        lines.append(rf"\caption{{{tex(table.title)}}}")
+    lines += [rf"\begin{{tabular}}{{{'l' * stub}{'r' * columns}}}", r"\toprule"]
+    if levels > 1:
+        tops = [rf"\multicolumn{{{n}}}{{c}}{{{tex(name)}}}" for name, _, n in spans]
+        lines.append(_tex_row([""] * stub + tops))
+        rules = [rf"\cmidrule(lr){{{stub + at + 1}-{stub + at + n}}}" for _, at, n in spans]
+        lines.append("".join(rules))
+    lines.append(_tex_row([*map(tex, table.stub), *(tex(path[-1]) for path in table.columns)]))
+    lines.append(r"\midrule")
+    for i, (row, labels) in enumerate(zip(table.rows, _labels(table), strict=True)):
+        if i and len(labels) > 1 and labels[0] and table.layout != "plain":
+            lines.append(r"\addlinespace")
+        lines.append(_tex_row([*map(tex, labels), *(_tex_cell(c, table) for c in row.cells)]))
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    notes = [rf"\textsuperscript{{{mark}}}\,{tex(text)}" for mark, text in table.footnotes if mark]
+    notes += [tex(text) for mark, text in table.footnotes if not mark]
+    if notes:
+        lines += [r"\par\smallskip\footnotesize", *(rf"{note}.\\" for note in notes[:-1])]
+        lines.append(f"{notes[-1]}.")
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _tex_cell(cell: Cell, table: Table) -> str:
+    value, ci, paper = _figure(cell, table)
+    value = rf"\textbf{{{tex(value)}}}" if cell.best else tex(value)
+    marks = rf"\textsuperscript{{{','.join(cell.marks)}}}" if cell.marks else ""
+    small = rf"{{\scriptsize {tex(ci + paper)}}}" if ci or paper else ""
+    return value + marks + small
+
+
+def _tex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _spans(names: Sequence[str]) -> list[tuple[str, int, int]]:
+    """(name, first, how many) of neighbours with one name."""
+    spans: list[tuple[str, int, int]] = []
+    for i, name in enumerate(names):
+        if spans and spans[-1][0] == name:
+            spans[-1] = (name, spans[-1][1], spans[-1][2] + 1)
+        else:
+            spans.append((name, i, 1))
+    return spans
+
+
+# -- for machines
+
+
+def as_csv(table: Table) -> str:
+    """A figure a column, its interval and the paper's beside it, remarks in the last column."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    headers = list(table.stub)
+    for path in table.columns:
+        name = " ".join(path)
+        headers += [name, *(f"{name} {kind}" for kind in _extra_columns(table))]
+    remarks = dict(table.footnotes)
+    writer.writerow([*map(_csv, headers), "remarks"])
+    for row in table.rows:
+        cells: list[str] = []
+        told = []
+        for path, cell in zip(table.columns, row.cells, strict=True):
+            cells += _csv_cell(cell, table)
+            told += [f"{' '.join(path)}: {remarks[mark]}" for mark in cell.marks]
+        writer.writerow([*map(_csv, row.labels), *cells, _csv("; ".join(told))])
+    return out.getvalue()
+
+
+def _extra_columns(table: Table) -> list[str]:
+    return ["low", "high", "deviation"] * table.ci + ["paper", "difference"] * table.with_paper
+
+
+def _csv_cell(cell: Cell, table: Table) -> list[str]:
+    entry = cell.entry
+    values: list[float | None] = [entry.value if entry else None]
+    if table.ci:
+        low, high = (entry.interval if entry else None) or (None, None)
+        values += [low, high, entry.spread if entry else None]
+    if table.with_paper:
+        values += [cell.paper, cell.difference]
+    return ["" if value is None else f"{value:.1f}" for value in values]
+
+
+def _csv(text: str) -> str:
+    """A spreadsheet takes what begins so for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def to_json(table: Table) -> dict[str, Any]:
+    return {
+        "layout": table.layout,
+        "title": table.title,
+        "stub": table.stub,
+        "columns": table.columns,
+        "rows": [
+            {
+                "labels": row.labels,
+                "cells": [
+                    (cell.entry.to_json() if cell.entry else {"value": None})
+                    | {"best": cell.best, "marks": cell.marks}
+                    | (
+                        {"paper": cell.paper, "difference": cell.difference}
+                        if table.with_paper
+                        else {}
+                    )
+                    for cell in row.cells
+                ],
+            }
+            for row in table.rows
+        ],
+        "footnotes": [{"mark": mark or None, "text": text} for mark, text in table.footnotes],
+    }
