@@ -421,3 +421,14 @@ def test_half_precision_weights_are_read(tmp_path, state):
     assert all(
         v.dtype == torch.float32 for v in open_checkpoint(saved(tmp_path, half)).state.values()
     )
+
+
+def test_the_same_weights_and_facts_are_the_same_file(tmp_path, state):
+    facts = {"residual": "skip", "heads": 2, "epoch": 3, "optimizer": "soap", "note": "é"}
+    contents = {
+        save_checkpoint(tmp_path / f"{i}.safetensors", state, facts).read_bytes() for i in range(8)
+    }
+    assert len(contents) == 1
+    found = open_checkpoint(tmp_path / "0.safetensors")
+    assert found.facts.optimizer == "soap"
+    assert all(torch.equal(found.state[k], v) for k, v in state.items() if k in found.state)
