@@ -23,7 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = ("demo", "probe", "inspect", "extract", "data", "cache", "env")
+COMMANDS = ("demo", "probe", "run", "inspect", "extract", "data", "cache", "env")
 
 
 def _show_version(value: bool) -> None:

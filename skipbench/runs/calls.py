@@ -10,7 +10,7 @@ from skipbench.datasets import Dataset
 from skipbench.errors import UsageError
 from skipbench.evaluations._protocols import settle
 from skipbench.features.cache import DEFAULT_LIMIT
-from skipbench.pipeline import Reading, default_workers, inspect
+from skipbench.pipeline import Inspection, Reading, default_workers, inspect
 from skipbench.records import Result, StoreDtype
 from skipbench.runs._held import Keeping
 from skipbench.runs.probe import Asked, Probe
@@ -97,10 +97,11 @@ def open_probe(
     layers: Sequence[str] = ("last",),
     seeds: Sequence[int] = (0,),
     splits: tuple[Dataset, Dataset] | None = None,
+    inspection: Inspection | None = None,
     **options: Unpack[ProbeOptions],
 ) -> Probe:
     """All of `probe_all` but the work itself. splits: training and validation images, if they are
-    open already."""
+    open already; inspection: the checkpoint, if it is."""
     if unknown := set(options) - set(ProbeOptions.__annotations__):
         raise TypeError(f"probe has no option {sorted(unknown)[0]!r}")
     protocol = settle(
@@ -145,7 +146,7 @@ def open_probe(
     )
     known = Reading.__annotations__
     reading: Reading = {k: v for k, v in options.items() if k in known}  # type: ignore[assignment]
-    return Probe(inspect(ckpt, **reading), train, val, asked)
+    return Probe(inspection or inspect(ckpt, **reading), train, val, asked)
 
 
 def _call(ckpt: str | Path, dataset: str, options: Mapping[str, Any]) -> dict[str, Any]:
