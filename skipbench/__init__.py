@@ -23,6 +23,9 @@ _HOME = {
     "FeatureSpec": "skipbench.records",
     "Result": "skipbench.records",
     "SkipbenchError": "skipbench.errors",
+    "calibrate": "skipbench.runs.calibrating",
+    "check": "skipbench.results.check",
+    "compare": "skipbench.results.compare",
     "extract": "skipbench.pipeline",
     "inspect": "skipbench.pipeline",
     "load_backbone": "skipbench.pipeline",
@@ -30,6 +33,9 @@ _HOME = {
     "open_dataset": "skipbench.datasets",
     "probe": "skipbench.runs.calls",
     "probe_all": "skipbench.runs.calls",
+    "read_results": "skipbench.results.read",
+    "table": "skipbench.results.tables",
+    "tables": "skipbench.results.tables",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

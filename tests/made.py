@@ -1,6 +1,7 @@
 """Records made by hand: the paper's own figures, and small ones with counts by image."""
 
 import csv
+import hashlib
 from importlib.resources import files
 
 import numpy as np
@@ -68,7 +69,8 @@ def make_result(
         },
         checkpoint={
             "name": name,
-            "sha256": sha256 or f"{name}{epoch}".encode().hex().ljust(64, "0")[:64],
+            "sha256": sha256
+            or hashlib.sha256(f"{name} {epoch}".encode(errors="replace")).hexdigest(),
             "residual": residual,
             "depth": depth,
             "epoch": epoch,

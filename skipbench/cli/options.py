@@ -159,6 +159,29 @@ CacheLimit = Annotated[
     ),
 ]
 Out = Annotated[str, typer.Option("--out", help="Folder for the records.")]
+Results = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Folders or files of records.", show_default="results", metavar="[RESULTS]..."
+    ),
+]
+ResultsOption = Annotated[
+    list[str] | None,
+    typer.Option("--results", help="Folder of records; repeatable.", show_default="results"),
+]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="FACT=VALUE",
+        help="Only these: evaluation, dataset, checkpoint, residual, depth, epoch, optimizer, "
+        "features, protocol, seed, split; repeatable, the same fact twice means either.",
+        show_default=False,
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="A damaged or newer record is an error (exit 4).")
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Machine-readable output on stdout, all else on stderr.")
 ]

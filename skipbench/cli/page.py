@@ -24,3 +24,10 @@ def page(**options: Any) -> "Console":
             reader_has_gone()
 
     return Page(**options)
+
+
+def wide_page(**options: Any) -> "Console":
+    """For tables: a figure that is cut off is worse than a line that is too long."""
+    from rich.console import Console
+
+    return page(width=max(Console().width, 1000), highlight=False, **options)

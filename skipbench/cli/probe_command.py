@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import page
+from skipbench.cli.page import wide_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -242,7 +242,7 @@ def _say_estimate(run: Any, as_json: bool) -> None:
 
 
 def show(results: "Sequence[Result]", out: str) -> None:
-    console = page(highlight=False)
+    console = wide_page()
     first = results[0]
     dataset, checkpoint, training = first.dataset, first.checkpoint, first.training or {}
     partial = ", partial" if dataset["partial"] or training["partial"] else ""
@@ -286,18 +286,13 @@ def _show_one(console: Any, result: "Result", several: bool) -> None:
     seed = f", seed {protocol['seed']}" if several else ""
     console.print(f"\n[bold]{result.features['layers']}[/bold] ({which}{seed})")
     if len(metrics["rates"]) > 1:
-        _print_whole(console, _rates_table(metrics))
-    _print_whole(console, _headlines(metrics, len(protocol["held_out"])))
+        console.print(_rates_table(metrics))
+    console.print(_headlines(metrics, len(protocol["held_out"])))
     for edge in dict.fromkeys(row["edge"] for row in metrics["chosen"].values() if row):
         if edge:
             console.print(f"the {edge} rate of the sweep was chosen: widen the sweep with --lr")
     if not several and len(metrics["per_class"]) <= MOST_CLASSES:
-        _print_whole(console, _classes_table(metrics["per_class"]))
-
-
-def _print_whole(console: Any, table: Any) -> None:
-    """No figure is ever cut off, however narrow the screen."""
-    console.print(table, width=max(console.width, 120), crop=False)
+        console.print(_classes_table(metrics["per_class"]))
 
 
 def _plain_table(**style: Any) -> Any:

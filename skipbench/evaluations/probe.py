@@ -24,7 +24,13 @@ from skipbench.evaluations._heads import Heads
 from skipbench.evaluations._pixels import Grid
 from skipbench.evaluations._protocols import Protocol, randomness
 from skipbench.evaluations._training import Images, statistics, train
-from skipbench.metrics.intervals import RESAMPLES, bootstrap, interval, resample_weights
+from skipbench.metrics.intervals import (
+    RESAMPLES,
+    bca_interval,
+    bootstrap,
+    leave_one_out,
+    resample_weights,
+)
 from skipbench.metrics.segmentation import LEFT_OUT, class_counts, miou_percent, scores
 
 HELD_OUT = 0.1  # of the training images
@@ -291,18 +297,25 @@ def _of_rate(
     counts: np.ndarray, held_out: np.ndarray | None, weights: np.ndarray, absent: str
 ) -> dict[str, Any]:
     found = scores(counts.sum(0, dtype=np.int64), absent)
-    drawn = bootstrap(counts, lambda summed: miou_percent(summed, absent), weights)
     known = len(counts) > 1  # a single image says nothing of how far others would be
     chooser = None if held_out is None else scores(held_out.sum(0, dtype=np.int64), absent).miou
     return {
         "miou": found.miou,
-        "interval": list(interval(drawn)) if known else None,
+        "interval": _interval(counts, found.miou, weights, absent) if known else None,
         "pixel_accuracy": found.pixel_accuracy,
         "mean_accuracy": found.mean_accuracy,
         "weighted_iou": found.weighted_iou,
         # None also where no held-out pixel is labelled
         "holdout_miou": None if chooser is None or np.isnan(chooser) else chooser,
     }
+
+
+def _interval(counts: np.ndarray, miou: float, weights: np.ndarray, absent: str) -> list[float]:
+    def score(summed: np.ndarray) -> np.ndarray:
+        return miou_percent(summed, absent)
+
+    drawn = bootstrap(counts, score, weights)
+    return list(bca_interval(drawn, miou, leave_one_out(counts, score)))
 
 
 def _best(table: Sequence[Mapping[str, Any]], name: str) -> int | None:

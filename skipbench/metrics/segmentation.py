@@ -42,7 +42,7 @@ class Scores:
 
 def scores(counts: np.ndarray, absent: str = LEFT_OUT) -> Scores:
     """counts: (3, classes), summed over images."""
-    iou, true = _iou(counts), counts[2]
+    iou, true = class_iou(counts), counts[2]
     accuracy = _share(counts[0], true)
     weights = true / max(true.sum(), 1)
     return Scores(
@@ -57,14 +57,14 @@ def scores(counts: np.ndarray, absent: str = LEFT_OUT) -> Scores:
 
 def miou_percent(counts: np.ndarray, absent: str = LEFT_OUT) -> np.ndarray:
     """(…, 3, classes) → (…): NaN only where no pixel counts at all."""
-    iou = _iou(counts)
+    iou = class_iou(counts)
     present = ~np.isnan(iou)
     total = np.where(present, iou, 0).sum(-1)
     count = present.sum(-1)
     return 100 * _share(total, count if absent == LEFT_OUT else np.where(count, iou.shape[-1], 0))
 
 
-def _iou(counts: np.ndarray) -> np.ndarray:
+def class_iou(counts: np.ndarray) -> np.ndarray:
     """(…, 3, classes) → (…, classes)."""
     right, predicted, true = counts[..., 0, :], counts[..., 1, :], counts[..., 2, :]
     return _share(right, predicted + true - right)

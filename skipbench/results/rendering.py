@@ -102,12 +102,12 @@ def rich_table(table: Table) -> "RichTable":
 
 
 def show(table: Table, console: "Console") -> None:
-    """Never cut off: a figure that is half there is worse than a line that is too long."""
+    """console: wide enough; what does not fit would be cut off."""
     if table.title:
-        console.print(table.title, style="bold", markup=False, soft_wrap=True)
-    console.print(rich_table(table), width=max(console.width, 1000), crop=False)
+        console.print(table.title, style="bold", markup=False)
+    console.print(rich_table(table))
     for line in legend(table):
-        console.print(line, markup=False, soft_wrap=True, style="dim")
+        console.print(line, markup=False, style="dim")
 
 
 def screen(table: Table) -> str:
@@ -128,10 +128,10 @@ def raised(mark: str) -> str:
 
 
 def markdown(table: Table) -> str:
-    lines = [f"**{_md(table.title)}**", ""] if table.title else []
+    lines = [f"**{md(table.title)}**", ""] if table.title else []
     headers = [*table.stub, *(" ".join(path) for path in table.columns)]
-    lines.append(_md_row(map(_md, headers)))
-    lines.append(_md_row(["---"] * len(table.stub) + ["---:"] * len(table.columns)))
+    lines.append(md_row(map(md, headers)))
+    lines.append(md_row(["---"] * len(table.stub) + ["---:"] * len(table.columns)))
     for row, labels in zip(table.rows, _labels(table), strict=True):
         cells = []
         for cell in row.cells:
@@ -139,20 +139,18 @@ def markdown(table: Table) -> str:
             value = f"**{value}**" if cell.best else value
             marks = f"<sup>{','.join(cell.marks)}</sup>" if cell.marks else ""
             cells.append(f"{value}{marks}{ci}{paper}")
-        lines.append(_md_row([*map(_md, labels), *cells]))
-    notes = [f"<sup>{mark}</sup> {_md(text)}" for mark, text in table.footnotes if mark]
+        lines.append(md_row([*map(md, labels), *cells]))
+    notes = [f"<sup>{mark}</sup> {md(text)}" for mark, text in table.footnotes if mark]
     rest = legend(table)[: -len(table.footnotes) or None]
-    notes += [_md(text) for text in rest] + [
-        _md(text) for mark, text in table.footnotes if not mark
-    ]
+    notes += [md(text) for text in rest] + [md(text) for mark, text in table.footnotes if not mark]
     return "\n".join([*lines, *(["", "  \n".join(notes)] if notes else [])]) + "\n"
 
 
-def _md_row(cells: Any) -> str:
+def md_row(cells: Any) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _md(text: str) -> str:
+def md(text: str) -> str:
     """Whatever a file was called, it stays text."""
     for sign in "\\`*_[]<>|":
         text = text.replace(sign, "\\" + sign if sign not in "<>" else f"&{'lg'[sign == '>']}t;")
@@ -164,6 +162,7 @@ def _md(text: str) -> str:
 LATEX_DOCUMENT = r"""\documentclass{article}
 \usepackage{booktabs}
 \usepackage[T1]{fontenc}
+\usepackage[landscape,margin=1cm]{geometry}
 \begin{document}
 %s\end{document}
 """
@@ -223,7 +222,7 @@ def _tex_cell(cell: Cell, table: Table) -> str:
     value, ci, paper = _figure(cell, table)
     value = rf"\textbf{{{tex(value)}}}" if cell.best else tex(value)
     marks = rf"\textsuperscript{{{','.join(cell.marks)}}}" if cell.marks else ""
-    small = rf"{{\scriptsize {tex(ci + paper)}}}" if ci or paper else ""
+    small = rf"{{\scriptsize\,{tex(ci + paper)}}}" if ci or paper else ""
     return value + marks + small
 
 

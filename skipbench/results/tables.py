@@ -269,7 +269,7 @@ def plain(found: Sequence[Entry]) -> Table:
     """A row for each entry, a column for each fact and setting in which they differ."""
     facts = [_all_facts(entry) for entry in found]
     shown = list(differing(facts))
-    if len({f["checkpoint"] for f in facts}) == len({f[WEIGHTS] for f in facts}):
+    if len({f["checkpoint"] for f in facts}) == len({(f["checkpoint"], f[WEIGHTS]) for f in facts}):
         shown = [name for name in shown if name != WEIGHTS]  # the name says it
     if not {"checkpoint", "residual"} & set(shown):
         shown = ["checkpoint", *shown]

@@ -7,7 +7,7 @@ results/<id>/tiles/                 the split's first pictures one by one, the s
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,14 +51,22 @@ class Drawn:
 class Drawing:
     """A record's head at work on pictures. arrays: of the record."""
 
-    def __init__(self, data: Dataset, scenes: Scenes, arrays: Mapping[str, np.ndarray]) -> None:
+    def __init__(
+        self,
+        data: Dataset,
+        items: Sequence[Item],
+        scenes: Scenes,
+        arrays: Mapping[str, np.ndarray],
+    ) -> None:
+        """items: all or some pictures of the data set, in the order of the scenes."""
         assert data.labels is not None
-        self.data, self.scenes, self.colours = data, scenes, data.labels.colours
+        self.data, self.items, self.scenes = data, items, scenes
+        self.colours = data.labels.colours
         self.counts = arrays["counts"]
         self.head = torch.from_numpy(arrays["weight"]), torch.from_numpy(arrays["bias"])
 
     def draw(self, image: int) -> Drawn:
-        item = self.data[image]
+        item = self.items[image]
         pixels, mask = item.read(), item.mask()
         seen, classes = self.scenes.seen(image), len(self.data.classes)
         found = next(predict(seen, mask.shape, *self.head, classes))
@@ -100,7 +108,7 @@ def draw_predictions(folder: Path, drawing: Drawing, number: int, title: str) ->
 def draw_tiles(folder: Path, drawing: Drawing, number: int) -> None:
     ensure_writable(folder)
     tiles, seen = [], set[int]()
-    for image in range(min(number, len(drawing.data))):
+    for image in range(min(number, len(drawing.items))):
         drawn = drawing.draw(image)
         files = {}
         for kind in ("image", "truth", "prediction"):

@@ -7,7 +7,7 @@ from typing import Any, Literal, Unpack
 
 from skipbench.checkpoints import Expected
 from skipbench.datasets import Dataset
-from skipbench.errors import UsageError
+from skipbench.errors import CheckpointError, DataError, UsageError
 from skipbench.evaluations._protocols import settle
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.pipeline import Inspection, Reading, default_workers, inspect
@@ -181,4 +181,13 @@ def probe_again(
     call.pop("ckpt", None), call.pop("seed", None)
     if "expected" in call:
         call["expected"] = Expected(**call["expected"])
-    return open_probe(where, dataset, layers=[layers], seeds=seeds, **call)
+    probe = open_probe(where, dataset, layers=[layers], seeds=seeds, **call)
+    found, made = probe.backbone.facts.sha256, result.checkpoint["sha256"]
+    if found != made:
+        raise CheckpointError(
+            f"{where}: not the weights of {result.id} (sha256 {found[:12]}…, not {made[:12]}…)"
+        )
+    for facts, part in ((probe.val_facts, result.dataset), (probe.train_facts, result.training)):
+        if part and facts.fingerprint != part["fingerprint"]:
+            raise DataError(f"{facts.name} {facts.split}: not the images or labels of {result.id}")
+    return probe

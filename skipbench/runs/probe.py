@@ -149,10 +149,10 @@ class Probe:
         if todo and self.protocol.views == "whole":
             features = self._features(self.train.items, self.spec(todo), "train")
             self.train_held = Held(self.train, stack.enter_context(features))
-        self.val_held = self._hold(self.val, self.spec(scored), "val")
+        self.val_held = self.hold(self.val, self.spec(scored), "val")
         stack.enter_context(self.val_held.features)
 
-    def _hold(self, pictures: Sequence[Item], spec: FeatureSpec, what: str) -> Held:
+    def hold(self, pictures: Sequence[Item], spec: FeatureSpec, what: str) -> Held:
         """As pictures are seen when they are scored: whole, or through windows."""
         if self.protocol.window is None:
             items = pictures.items if isinstance(pictures, Dataset) else pictures
@@ -256,7 +256,7 @@ class Probe:
             numbers: Sequence[int] = trained.held_out
             held = self.train_held if self.protocol.views == "whole" else None
             if held is None and numbers:  # crops were trained on: these are yet to be seen
-                held = self._hold(
+                held = self.hold(
                     [self.train[i] for i in numbers], self.spec([cell]), "held-out images"
                 )
                 stack.enter_context(held.features)
@@ -303,7 +303,8 @@ class Probe:
         """The head of a record, ready to draw its predictions."""
         from skipbench.runs._pictures import Drawing
 
-        return Drawing(self.val, self.val_held.scenes(self.columns(cell), None), arrays)
+        scenes = self.val_held.scenes(self.columns(cell), None)
+        return Drawing(self.val, self.val, scenes, arrays)
 
     def _draw(self, result: Result, cell: Cell) -> None:
         from skipbench.runs._pictures import draw_predictions, draw_tiles

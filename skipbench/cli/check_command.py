@@ -1,0 +1,212 @@
+"""`skipbench check`: a gate for CI. `skipbench calibrate`: the noise it may allow for."""
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skipbench.cli import options
+from skipbench.cli.page import wide_page
+
+if TYPE_CHECKING:
+    from skipbench.results.check import Verdict
+
+GATE_FAILED = 5
+
+BaselineOption = Annotated[
+    str, typer.Option("--baseline", help="File of the expected figures.", metavar="FILE")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    from skipbench.cli.app import ending_well
+
+    app.command("check")(ending_well(check))
+    app.command("calibrate")(ending_well(calibrate))
+
+
+def check(
+    results: options.Results = None,
+    baseline: BaselineOption = "baseline.json",
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            "--tolerance", min=0, help="Points below that are still met.", show_default="0.5"
+        ),
+    ] = None,
+    sigma: Annotated[
+        float | None,
+        typer.Option(
+            "--sigma",
+            min=0,
+            help="Or in deviations of the training noise (`skipbench calibrate`); 2.8 is twice "
+            "the deviation of the difference of two runs.",
+            show_default=False,
+        ),
+    ] = None,
+    paired: Annotated[
+        bool,
+        typer.Option(
+            "--paired",
+            help="Or: worse where the paired 95 % interval over images lies below 0. With "
+            "--update: keep the counts by image that this needs.",
+        ),
+    ] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Write these figures as the baseline.")
+    ] = False,
+    junit: Annotated[
+        str | None,
+        typer.Option("--junit", metavar="FILE", help="Write JUnit XML.", show_default=False),
+    ] = None,
+    github: Annotated[
+        bool, typer.Option("--github", help="Annotations and a step summary for GitHub.")
+    ] = False,
+    where: options.Where = None,
+    strict: options.Strict = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Compare records with expected figures; exit 5 where one is worse or missing."""
+    if update:
+        _update(results, baseline, where, strict, paired)
+        return
+    from skipbench.results.check import check as run
+
+    verdicts = run(
+        results or ["results"], baseline, tolerance=tolerance, sigma=sigma, paired=paired,
+        where=where or (), strict=strict,
+    )  # fmt: skip
+    _report(verdicts, junit, github, as_json)
+    if any(verdict.fails for verdict in verdicts):
+        raise typer.Exit(GATE_FAILED)
+
+
+def _report(verdicts: "list[Verdict]", junit: str | None, github: bool, as_json: bool) -> None:
+    from pathlib import Path
+
+    from skipbench.files import ensure_writable, write_whole
+    from skipbench.results import gates
+
+    if junit:
+        ensure_writable(Path(junit).parent)
+        write_whole(Path(junit), gates.junit(verdicts).encode())
+    if as_json:
+        typer.echo(json.dumps([verdict.to_json() for verdict in verdicts], indent=2))
+    else:
+        _show(verdicts)
+    if github:
+        for line in gates.annotations(verdicts):
+            typer.echo(line, err=as_json)
+        if place := os.environ.get("GITHUB_STEP_SUMMARY"):
+            with Path(place).open("a", encoding="utf-8", errors="replace") as file:
+                file.write(gates.step_summary(verdicts))
+
+
+def _show(verdicts: "list[Verdict]") -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from skipbench.results.gates import sentence, summary
+
+    styles = {"worse": "bold red", "missing": "bold red", "better": "green", "new": "dim"}
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("verdict", "figure", "what"):
+        table.add_column(name, no_wrap=True)
+    for verdict in verdicts:
+        cells = (verdict.state, verdict.figure, sentence(verdict))
+        table.add_row(*map(escape, cells), style=styles.get(verdict.state, ""))
+    console = wide_page()
+    console.print(table)
+    console.print(summary(verdicts), style="bold")
+
+
+def _update(
+    results: list[str] | None,
+    baseline: str,
+    where: list[str] | None,
+    strict: bool,
+    paired: bool,
+) -> None:
+    from pathlib import Path
+
+    from skipbench.errors import UsageError
+    from skipbench.files import ensure_writable
+    from skipbench.results.baseline import make_baseline, read_baseline, write_baseline
+    from skipbench.results.figures import entries, only, parse_where
+    from skipbench.results.read import read_results
+
+    path = Path(baseline)
+    found = only(read_results(results or ["results"], strict=strict), parse_where(where or ()))
+    if not found:
+        raise UsageError("no record to make a baseline of")
+    before = read_baseline(path, counts=True) if path.exists() else None
+    counts = paired or path.with_suffix(".npz").exists()  # old counts beside new figures mislead
+    made = make_baseline(entries(found), before, counts=counts)
+    ensure_writable(path.parent)
+    write_baseline(path, made)
+    old = before.figures if before else {}
+    for name in sorted(made.figures):
+        was, now = old.get(name), made.figures[name]
+        state = "new" if was is None else "unchanged" if was == now else f"was {was.value:.2f}"
+        kept = ", not among these results: kept" if was is now else ""
+        typer.echo(f"{now.value:6.2f}  {name}  ({state}{kept})", file=sys.stderr)
+    typer.echo(f"written: {path}, {len(made.figures)} figures", err=True)
+
+
+def calibrate(
+    results: options.Results = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="FILE",
+            help="Write the noise there, for `check --sigma`; else it is only shown.",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="Beside that of the record.")] = "1,2,3,4",
+    where: options.Where = None,
+    ckpt: Annotated[
+        str | None,
+        typer.Option("--ckpt", help="The weights, if they have moved since.", show_default=False),
+    ] = None,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    cache: options.Cache = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Repeat evaluations with other seeds; say how far their figures move.
+
+    Each record tells how it was made. New records go to RESULTS/calibration, so that it can be
+    interrupted and goes on, and tables stay as they are.
+    """
+    from skipbench.evaluations._protocols import parse_seeds
+    from skipbench.results.read import read_results
+
+    wanted = parse_seeds(seeds)
+    read_results(results or ["results"])  # what is wrong with them is said before torch is loaded
+
+    from skipbench.runs.calibrating import calibrate as run
+
+    found = run(
+        results or ["results"], baseline, seeds=wanted, where=where or (), ckpt=ckpt,
+        data_root=data_root, device=device, cache=cache,
+    )  # fmt: skip
+    if as_json:
+        plain = [vars(noise) | {"noise": noise.deviation, "mean": noise.mean} for noise in found]
+        typer.echo(json.dumps(plain, indent=2))
+        return
+    for noise in found:
+        values = ", ".join(f"{value:.2f}" for value in noise.values)
+        typer.echo(
+            f"{noise.figure}: {noise.mean:.2f} ± {noise.deviation:.2f} "
+            f"over {len(noise.values)} seeds ({values})"
+        )
+    if baseline:
+        typer.echo(f"written: {baseline}", err=True)

@@ -1,0 +1,157 @@
+"""`skipbench compare A B`: a paired difference with its interval and p-value."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skipbench.cli import options
+from skipbench.cli.page import wide_page
+
+if TYPE_CHECKING:
+    from skipbench.results.compare import Move, Paired
+
+
+def add_to(app: typer.Typer) -> None:
+    from skipbench.cli.app import ending_well
+
+    app.command("compare")(ending_well(compare))
+
+
+def compare(
+    things: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[RESULTS] A B",
+            help="Ids of records or names of checkpoints; RESULTS is where they are, or "
+            "give two folders or files.",
+            show_default=False,
+        ),
+    ],
+    resamples: Annotated[
+        int, typer.Option("--resamples", min=100, help="Of the bootstrap.")
+    ] = 2000,
+    seed: options.Seed = 0,
+    top: Annotated[
+        int, typer.Option("--top", min=0, help="So many classes and images are listed.")
+    ] = 5,
+    pictures: Annotated[
+        int, typer.Option("--pictures", min=0, help="Draw the images that moved most.")
+    ] = 0,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", help="Folder for the pictures.", show_default="RESULTS/compare"),
+    ] = None,
+    ckpt_a: Annotated[
+        str | None,
+        typer.Option(
+            "--ckpt-a", help="For pictures: where A's weights lie now.", show_default=False
+        ),
+    ] = None,
+    ckpt_b: Annotated[
+        str | None, typer.Option("--ckpt-b", help="And B's.", show_default=False)
+    ] = None,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    cache: options.Cache = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Compare two models on the images both have seen: B minus A, paired.
+
+    Of two checkpoints, every evaluation that both have; of two records, just these.
+    """
+    from pathlib import Path
+
+    from skipbench.errors import UsageError
+    from skipbench.results.compare import compare as run
+
+    if len(things) not in (2, 3):
+        raise UsageError("give two records or checkpoints: skipbench compare [RESULTS] A B")
+    folder, (a, b) = (things[0] if len(things) == 3 else "results"), things[-2:]
+    found = run(a, b, results=folder, resamples=resamples, seed=seed)
+    drawn = []
+    if pictures:
+        from skipbench.runs.comparing import draw_comparison
+
+        for pair in found:
+            place = Path(out or pair.b[0].folder / "compare")
+            name = f"{pair.a[0].result.id}-{pair.b[0].result.id.rpartition('-')[2]}"
+            drawn.append(
+                draw_comparison(
+                    pair, pictures, place / name, ckpts=(ckpt_a, ckpt_b), data_root=data_root,
+                    device=device, cache=cache,
+                )
+            )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps([pair.to_json() for pair in found], indent=2))
+        return
+    for pair in found:
+        _show(pair, top)
+    for path in drawn:
+        typer.echo(f"pictures: {path}")
+
+
+def _show(pair: "Paired", top: int) -> None:
+    from skipbench.results.figures import METRICS
+    from skipbench.results.rendering import signed
+
+    console = wide_page()
+    first = pair.a[0].result
+    metric = METRICS.get(pair.metric, pair.metric)
+    console.print(
+        f"\n[bold]{first.evaluation} on {first.dataset['name']} {first.dataset['split']}[/]"
+    )
+    for letter, side, value in (("A", pair.a, pair.a_value), ("B", pair.b, pair.b_value)):
+        console.print(f"{letter}  {metric} {value:.2f}  {_who(side)}", markup=False)
+    low, high = pair.interval
+    console.print(
+        f"B − A  [bold]{signed(pair.difference, 2)}[/]  95 % interval {signed(low, 2)} to "
+        f"{signed(high, 2)}, p = {_p(pair.p_value)}, {pair.images:,} images in common"
+    )
+    console.print(_verdict(pair))
+    if pair.only_a or pair.only_b:
+        console.print(f"left out: {pair.only_a:,} images that only A has, {pair.only_b:,} only B")
+    for name, values in pair.differs.items():
+        console.print(f"not made alike: {name} {values[0]} and {values[1]}", markup=False)
+    _moves(console, "classes", [m for m in pair.classes if m.difference is not None][:top])
+    _moves(console, "images", [m for m in pair.moved if m.difference][:top])
+
+
+def _who(side: Any) -> str:
+    result = side[0].result
+    seeds = f", {len(side)} seeds" if len(side) > 1 else ""
+    name, residual = result.checkpoint["name"], result.checkpoint["residual"]
+    return f"{name} ({residual}), {result.features['layers']}{seeds}  {result.id}"
+
+
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.1g}"
+
+
+def _verdict(pair: "Paired") -> str:
+    low, high = pair.interval
+    if low > 0 or high < 0:
+        return f"B is {'better' if low > 0 else 'worse'}, by more than other images would explain."
+    return "No difference that other images could not explain."
+
+
+def _moves(console: Any, what: str, moves: "list[Move]") -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from skipbench.results.rendering import signed
+
+    if not moves:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(f"{what} that moved most", no_wrap=True)
+    for name in ("A", "B", "B − A", "95 % interval"):
+        if name != "95 % interval" or any(move.interval for move in moves):
+            table.add_column(name, justify="right", no_wrap=True)
+    for move in moves:
+        ends = move.interval and f"{signed(move.interval[0])} to {signed(move.interval[1])}"
+        cells = [f"{move.a:.1f}", f"{move.b:.1f}", signed(move.difference or 0.0)]
+        table.add_row(escape(move.name), *cells, *([ends] if ends else []))
+    console.print(table)

@@ -1,0 +1,147 @@
+"""`skipbench results list|show`: the records that are there."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skipbench.cli import options
+from skipbench.cli.page import page, wide_page
+
+if TYPE_CHECKING:
+    from skipbench.results.read import Stored
+
+app = typer.Typer(help="Records: what is there, and all that one says.", no_args_is_help=True)
+
+
+def add_to(parent: typer.Typer) -> None:
+    from skipbench.cli.app import ending_well
+
+    app.command("list")(ending_well(list_))
+    app.command("show")(ending_well(show))
+    parent.add_typer(app, name="results")
+
+
+def list_(
+    results: options.Results = None,
+    where: options.Where = None,
+    strict: options.Strict = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """List the records, one a line, newest last."""
+    from skipbench.results.figures import only, parse_where
+    from skipbench.results.read import read_results
+
+    stored = read_results(results or ["results"], strict=strict)
+    found = only(stored, parse_where(where or ()))
+    found.sort(key=lambda one: str(one.result.timing.get("finished")))
+    if as_json:
+        typer.echo(json.dumps([_plain(one) for one in found], indent=2))
+    elif not found:
+        typer.echo("no records")
+    else:
+        _print(found)
+
+
+def _plain(one: "Stored") -> dict[str, Any]:
+    from skipbench.results.figures import Figure
+
+    figure = Figure(one)
+    return {
+        "id": one.result.id,
+        "file": str(one.path),
+        **figure.facts,
+        "metric": figure.metric,
+        "value": figure.value,
+        "interval": figure.interval,
+        "finished": one.result.timing.get("finished"),
+    }
+
+
+def _print(found: "list[Stored]") -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from skipbench.results.figures import METRICS, Figure
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("id", "checkpoint", "variant", "data set", "features", "figure", "finished"):
+        table.add_column(name, no_wrap=True, justify="right" if name == "figure" else "left")
+    for one in found:
+        figure = Figure(one)
+        facts = figure.facts
+        ends = f" [{figure.interval[0]:.1f}, {figure.interval[1]:.1f}]" if figure.interval else ""
+        cells = (
+            one.result.id,
+            facts["checkpoint"],
+            facts["residual"],
+            f"{facts['dataset']} {facts['split']}" + (", partial" if figure.partial else ""),
+            facts["features"],
+            f"{METRICS.get(figure.metric, figure.metric)} {figure.value:.1f}{ends}",
+            str(one.result.timing.get("finished") or "")[:16].replace("T", " "),
+        )
+        table.add_row(*(escape(str(cell)) for cell in cells))
+    wide_page().print(table)
+
+
+def show(
+    name: Annotated[
+        str, typer.Argument(metavar="ID", help="Of a record, or the beginning of one.")
+    ],
+    results: options.ResultsOption = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Show all that a record says: the figure, and how it was made."""
+    from pathlib import Path
+
+    from skipbench.errors import UsageError, some_of
+    from skipbench.results.read import pick, read_results
+
+    alone = Path(name).suffix == ".json" and Path(name).exists()
+    found = (
+        read_results(name, strict=True)
+        if alone
+        else pick(read_results(results or ["results"]), name)
+    )
+    if len(found) > 1:
+        ids = some_of([one.result.id for one in found])
+        raise UsageError(f"{name!r} fits {len(found)} records: {ids}")
+    record = found[0].result.to_json()
+    if as_json:
+        typer.echo(json.dumps(record, indent=2))
+        return
+    for part in ("dataset", "training"):
+        for key in ("names", "bad", "empty"):
+            if record[part] and record[part].get(key):
+                record[part][key] = f"{len(record[part][key]):,}, listed in {found[0].path}"
+    if record["protocol"].get("held_out"):
+        record["protocol"]["held_out"] = f"{len(record['protocol']['held_out']):,} training images"
+    console = page(highlight=False, soft_wrap=True)
+    for line in _lines(record):
+        console.print(line, markup=False)
+
+
+def _lines(value: Any, indent: str = "") -> list[str]:
+    """The record as an indented list, short lists on one line."""
+    lines = []
+    for key, entry in value.items():
+        if isinstance(entry, dict) and entry:
+            lines += [f"{indent}{key}", *_lines(entry, indent + "  ")]
+        elif isinstance(entry, list) and any(isinstance(one, dict) for one in entry):
+            lines.append(f"{indent}{key}")
+            lines += [f"{indent}  {_short(one)}" for one in entry]
+        else:
+            lines.append(f"{indent}{key}: {_short(entry)}")
+    return lines
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_short(entry)}" for key, entry in value.items()) or "–"
+    if isinstance(value, list):
+        return ", ".join(map(_short, value)) or "–"
+    return "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,89 @@
+"""`skipbench table`: records as the paper's tables."""
+
+from typing import Annotated
+
+import typer
+
+from skipbench.cli import options
+from skipbench.cli.page import wide_page
+
+
+def add_to(app: typer.Typer) -> None:
+    from skipbench.cli.app import ending_well
+
+    app.command("table")(ending_well(table))
+
+
+def table(
+    results: options.Results = None,
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--layout",
+            metavar="table2|table3|table4|figure3|plain",
+            help="The paper's tables, or every record with the facts that differ.",
+        ),
+    ] = "plain",
+    format: Annotated[
+        str, typer.Option("--format", metavar="rich|md|latex|csv|json", help="How to print it.")
+    ] = "rich",
+    ci: Annotated[
+        bool, typer.Option("--ci", help="Show 95 % intervals, and deviations over seeds.")
+    ] = False,
+    paper: Annotated[
+        bool,
+        typer.Option("--paper", help="Show the published figure beside each, and the difference."),
+    ] = False,
+    where: options.Where = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="FACT",
+            help="A table for each protocol, evaluation, dataset, …",
+            show_default=False,
+        ),
+    ] = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Leave out rows and columns without a figure.")
+    ] = False,
+    fragment: Annotated[
+        bool, typer.Option("--fragment", help="LaTeX: the table alone, for \\input.")
+    ] = False,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="Write to a file.", show_default=False)
+    ] = None,
+    strict: options.Strict = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Print records as a table: the paper's layouts, filled as far as the records go.
+
+    The best of each group is bold. A figure of a partial run, another protocol or a choice made
+    with knowledge of the answer carries a mark and a footnote.
+    """
+    from pathlib import Path
+
+    from skipbench.results.tables import FORMATS, tables
+
+    options.one_of("--format", format, *FORMATS)
+    made = tables(
+        results or ["results"], layout=layout, where=where or (), by=by, ci=ci, paper=paper,
+        compact=compact, strict=strict,
+    )  # fmt: skip
+
+    from skipbench.results.rendering import render, show
+
+    if output:
+        from skipbench.files import ensure_writable, write_whole
+
+        ensure_writable(Path(output).parent)
+        write_whole(Path(output), render(made, format, fragment=fragment).encode())
+        typer.echo(f"written: {output}", err=True)
+    elif format == "rich":
+        for i, one in enumerate(made):
+            if i:
+                typer.echo()
+            show(one, wide_page())
+    else:
+        typer.echo(render(made, format, fragment=fragment), nl=False)

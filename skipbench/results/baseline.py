@@ -1,0 +1,175 @@
+"""Expected figures, in a file that lives in a repository: one line a figure, sorted.
+
+baseline.json   figures, and the protocols they refer to
+baseline.npz    counts by image, for --paired; only where asked for
+"""
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skipbench.errors import DataError, UsageError
+from skipbench.files import write_whole
+from skipbench.results.figures import Entry, differing
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One line."""
+
+    figure: str  # "model.pth, probe, voc val, single, paper"
+    metric: str
+    value: float
+    interval: Sequence[float] | None
+    seeds: int
+    noise: float | None  # deviation over seeds, by `skipbench calibrate`
+    noise_seeds: int
+    protocol: str  # a key of `Baseline.protocols`
+    sha256: str  # of the checkpoint
+    images: Mapping[str, Any]
+    record: str  # id of the first
+
+
+@dataclass(frozen=True)
+class Baseline:
+    figures: Mapping[str, Expected]
+    protocols: Mapping[str, Mapping[str, Any]]
+    counts: Mapping[str, np.ndarray] = field(default_factory=dict)  # "FIGURE#SEED" → by image
+
+
+def name_of(entry: Entry) -> str:
+    """What stays the same from release to release: not the weights, but what they are called."""
+    facts = entry.facts
+    return ", ".join(
+        str(word)
+        for word in (
+            facts["checkpoint"], facts["evaluation"], f"{facts['dataset']} {facts['split']}",
+            facts["features"], facts["protocol"],
+        )
+    )  # fmt: skip
+
+
+def named(found: Sequence[Entry]) -> dict[str, list[Entry]]:
+    groups: dict[str, list[Entry]] = {}
+    for entry in found:
+        groups.setdefault(name_of(entry), []).append(entry)
+    return groups
+
+
+def expected(entry: Entry, before: Baseline | None = None) -> Expected:
+    """The line of an entry; the noise is kept where the figure is made as before."""
+    key = protocol_key(entry.first.settings)
+    old = before.figures.get(name_of(entry)) if before else None
+    kept = old if old and old.protocol == key else None
+    return Expected(
+        figure=name_of(entry),
+        metric=entry.first.metric,
+        value=round(entry.value, 4),
+        interval=[round(end, 4) for end in entry.interval] if entry.interval else None,
+        seeds=len(entry.figures),
+        noise=kept.noise if kept else None,
+        noise_seeds=kept.noise_seeds if kept else 0,
+        protocol=key,
+        sha256=entry.first.result.checkpoint["sha256"],
+        images=json.loads(json.dumps(entry.first.images)),
+        record=entry.first.result.id,
+    )
+
+
+def protocol_key(settings: Mapping[str, Any]) -> str:
+    text = json.dumps(settings, sort_keys=True)
+    return f"{settings['protocol']}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def make_baseline(
+    found: Sequence[Entry], before: Baseline | None = None, *, counts: bool = False
+) -> Baseline:
+    """Of these figures. Those of the one before that are not among them stay."""
+    groups = named(found)
+    for name, group in groups.items():
+        if len(group) > 1:
+            ways = differing([_ways(entry) for entry in group])
+            raise UsageError(
+                f"{len(group)} figures are called {name!r}; they differ in "
+                f"{', '.join(ways) or 'nothing but the record'}. Choose with --where, or give the "
+                "checkpoints names with --label name=…"
+            )
+    figures = {name: expected(group[0], before) for name, group in groups.items()}
+    protocols: dict[str, Mapping[str, Any]] = {
+        protocol_key(entry.first.settings): entry.first.settings for entry in found
+    }
+    arrays: dict[str, np.ndarray] = {}
+    if counts:
+        for name, (entry,) in groups.items():
+            for i, figure in enumerate(entry.figures):
+                arrays[f"{name}#{i}"] = figure.stored.arrays()["counts"]
+    if before:
+        kept = {name: old for name, old in before.figures.items() if name not in figures}
+        figures |= kept
+        protocols |= {old.protocol: before.protocols[old.protocol] for old in kept.values()}
+        arrays |= {k: v for k, v in before.counts.items() if k.rpartition("#")[0] in kept}
+    return Baseline(figures, protocols, arrays)
+
+
+def _ways(entry: Entry) -> dict[str, Any]:
+    sha256 = entry.first.result.checkpoint["sha256"]
+    return {**entry.first.settings, **entry.first.images, **entry.facts, "sha256": sha256}
+
+
+def write_baseline(path: Path, baseline: Baseline) -> None:
+    lines = [
+        json.dumps(vars(baseline.figures[name]), ensure_ascii=False)
+        for name in sorted(baseline.figures)
+    ]
+    protocols = [
+        f"{json.dumps(key)}: {json.dumps(baseline.protocols[key], sort_keys=True)}"
+        for key in sorted(baseline.protocols)
+    ]
+    text = (
+        f'{{\n"schema": {SCHEMA},\n"figures": [\n' + ",\n".join(lines)
+        + '\n],\n"protocols": {\n' + ",\n".join(protocols) + "\n}\n}\n"
+    )  # fmt: skip
+    if baseline.counts:
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **baseline.counts)  # type: ignore[arg-type]
+        write_whole(path.with_suffix(".npz"), buffer.getvalue())
+    write_whole(path, text.encode("utf-8", "surrogateescape"))
+
+
+def read_baseline(path: Path, *, counts: bool = False) -> Baseline:
+    try:
+        content = json.loads(path.read_bytes().decode("utf-8", "surrogateescape"))
+    except FileNotFoundError:
+        raise UsageError(
+            f"no baseline at {path}; `skipbench check RESULTS --baseline {path} --update` makes one"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: damaged baseline ({error})") from None
+    try:
+        if content["schema"] > SCHEMA:
+            raise DataError(f"{path}: a baseline of schema {content['schema']}, of a newer version")
+        figures = [Expected(**line) for line in content["figures"]]
+        found = {one.figure: one for one in figures}
+        protocols = {one.protocol: content["protocols"][one.protocol] for one in figures}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: not a baseline of skipbench ({error})") from None
+    return Baseline(found, protocols, _read_counts(path.with_suffix(".npz")) if counts else {})
+
+
+def _read_counts(path: Path) -> dict[str, np.ndarray]:
+    if not path.exists():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        raise DataError(f"{path}: damaged ({error})") from None

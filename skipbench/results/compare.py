@@ -1,0 +1,252 @@
+"""Two models on the same images: is one better, by how much, and where?
+
+Both are scored on the same resamples of the images they share, so what is hard about an image
+cancels. Two figures whose own intervals overlap may well differ by more than chance; this tells.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skipbench.errors import DataError, UsageError
+from skipbench.metrics.intervals import (
+    RESAMPLES,
+    bootstrap,
+    interval,
+    p_value,
+    resample_weights,
+)
+from skipbench.metrics.segmentation import LEFT_OUT, class_iou, miou_percent
+from skipbench.records import Result
+from skipbench.results.figures import Entry, Figure, differing, entries
+from skipbench.results.read import Source, Stored, pick, read_results
+
+Score = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Move:
+    """A class or an image. In percent; None where it has no score."""
+
+    name: str
+    a: float | None
+    b: float | None
+    difference: float | None
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Paired:
+    """B against A; every difference is B minus A."""
+
+    a: tuple[Stored, ...]  # one for each seed
+    b: tuple[Stored, ...]
+    metric: str
+    images: int  # that both have
+    only_a: int
+    only_b: int
+    a_value: float  # on the common images
+    b_value: float
+    difference: float
+    interval: tuple[float, float]
+    p_value: float
+    classes: tuple[Move, ...]  # those that moved most first
+    moved: tuple[Move, ...]  # images, likewise
+    differs: dict[str, list[Any]]  # settings in which the two were not made alike
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {k: v for k, v in vars(self).items() if k not in ("a", "b", "classes", "moved")}
+        return {
+            "a": [stored.result.id for stored in self.a],
+            "b": [stored.result.id for stored in self.b],
+            **plain,
+            "classes": [asdict(move) for move in self.classes],
+            "moved": [asdict(move) for move in self.moved],
+        }
+
+
+def compare(
+    a: Source,
+    b: Source,
+    *,
+    results: Source | Iterable[Source] = "results",
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> list[Paired]:
+    """`skipbench compare`: one comparison for each evaluation that both have.
+
+    a, b: an id, the beginning of one, the name of a checkpoint, a folder or file of records.
+    """
+    pairs = _pairs(entries(_records(a, results)), entries(_records(b, results)))
+    return [
+        paired(*([f.stored for f in e.figures] for e in pair), resamples=resamples, seed=seed)
+        for pair in pairs
+    ]
+
+
+def _records(name: Source, results: Source | Iterable[Source]) -> list[Stored]:
+    if not isinstance(name, str):
+        return read_results(name)
+    path = Path(name).expanduser()
+    if path.suffix == ".json" or path.is_dir():
+        found = read_results(path)
+        if found:
+            return found
+    return pick(read_results(results), name)
+
+
+def _pairs(a: Sequence[Entry], b: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+    """Two entries are compared whatever they are; of several, those of one kind."""
+    if len(a) == len(b) == 1:
+        return [(a[0], b[0])]
+
+    kinds = ["evaluation", "dataset", "split", "features"]
+    if all(len({entry.facts["checkpoint"] for entry in side}) > 1 for side in (a, b)):
+        kinds.append("checkpoint")  # two folders of several models each
+
+    def kind(entry: Entry) -> list[str]:
+        return [str(entry.facts[name]) for name in kinds]
+
+    found = [
+        (x, y)
+        for x in a
+        for y in b
+        if kind(x) == kind(y) and not differing([x.first.settings, y.first.settings])
+    ]
+    if not found:
+        raise UsageError(
+            "A and B have no evaluation in common (same data set, layers and settings).\n"
+            "Give the ids of two records to compare them all the same: `skipbench results list`."
+        )
+    return found
+
+
+def paired(
+    a: Stored | Sequence[Stored],
+    b: Stored | Sequence[Stored],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Paired:
+    """Paired bootstrap over the images that both have. Of several seeds, the mean score."""
+    ours = (a,) if isinstance(a, Stored) else tuple(a)
+    theirs = (b,) if isinstance(b, Stored) else tuple(b)
+    _require_one_measure(ours[0].result, theirs[0].result)
+    names_a, names_b = (side[0].result.dataset["names"] for side in (ours, theirs))
+    both = set(names_b)
+    common = [name for name in names_a if name in both]
+    if len(common) < 2:
+        raise UsageError(f"{_ids(ours, theirs)} have {len(common)} images in common")
+    one, other = _Side(ours, common), _Side(theirs, common)
+    weights = resample_weights(len(common), resamples, seed)
+    drawn = other.resampled(weights) - one.resampled(weights)
+    return Paired(
+        a=ours,
+        b=theirs,
+        metric=ours[0].result.metrics["headline"],
+        images=len(common),
+        only_a=len(names_a) - len(common),
+        only_b=len(names_b) - len(common),
+        a_value=one.value,
+        b_value=other.value,
+        difference=other.value - one.value,
+        interval=interval(drawn),
+        p_value=p_value(drawn),
+        classes=_classes(one, other, weights),
+        moved=_largest_first(map(_move, common, one.by_image, other.by_image)),
+        differs=differing([Figure(side[0]).settings for side in (ours, theirs)]),
+    )
+
+
+def _require_one_measure(a: Result, b: Result) -> None:
+    for what, first, second in (
+        ("measure", a.metrics["headline"], b.metrics["headline"]),
+        ("data set", a.dataset["name"], b.dataset["name"]),
+        ("number of classes", a.dataset["classes"], b.dataset["classes"]),
+    ):
+        if first != second:
+            raise UsageError(f"{a.id} and {b.id} differ in {what}: {first} and {second}")
+
+
+def _ids(*sides: Sequence[Stored]) -> str:
+    return " and ".join(side[0].result.id for side in sides)
+
+
+class _Side:
+    """The counts of one model (of each seed) on the common images, and what follows from them."""
+
+    def __init__(self, records: Sequence[Stored], common: Sequence[str]) -> None:
+        self.classes = list(records[0].result.metrics.get("per_class") or {})
+        self.score = score_of(records[0].result)
+        self.counts = [_counts(one, common) for one in records]
+
+    def _mean(self, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        return np.mean([of(counts) for counts in self.counts], axis=0)
+
+    @property
+    def value(self) -> float:
+        return float(self._mean(lambda counts: self.score(_total(counts))))
+
+    @property
+    def by_image(self) -> np.ndarray:
+        """Each image by its own score; NaN without a labelled pixel."""
+        return self._mean(self.score)
+
+    @property
+    def by_class(self) -> np.ndarray:
+        return 100 * self._mean(lambda counts: class_iou(_total(counts)))
+
+    def resampled(self, weights: np.ndarray) -> np.ndarray:
+        return self._mean(lambda counts: bootstrap(counts, self.score, weights))
+
+    def resampled_by_class(self, weights: np.ndarray) -> np.ndarray:
+        return 100 * self._mean(lambda counts: bootstrap(counts, class_iou, weights))
+
+
+def score_of(result: Result) -> Score:
+    """Summed counts → percent. mIoU: (…, 3, classes); CorLoc: (…, 2), right ones and all."""
+    if result.metrics["headline"] == "corloc":
+        return lambda summed: 100 * summed[..., 0] / np.maximum(summed[..., 1], 1)
+    absent = result.protocol.get("absent_classes", LEFT_OUT)
+    return lambda summed: miou_percent(summed, absent)
+
+
+def _total(counts: np.ndarray) -> np.ndarray:
+    return counts.sum(0, dtype=np.int64)
+
+
+def _counts(stored: Stored, common: Sequence[str]) -> np.ndarray:
+    """(images, …), in the order of the common images."""
+    names = stored.result.dataset["names"]
+    counts = stored.arrays().get("counts")
+    if counts is None or len(counts) != len(names):
+        raise DataError(f"{stored.path.with_suffix('.npz')}: no counts by image, or not of all")
+    place = {name: i for i, name in enumerate(names)}
+    return counts[[place[name] for name in common]]
+
+
+def _classes(one: _Side, other: _Side, weights: np.ndarray) -> tuple[Move, ...]:
+    """None where the figure is not one of classes."""
+    if not one.classes or one.classes != other.classes:
+        return ()
+    drawn = other.resampled_by_class(weights) - one.resampled_by_class(weights)
+    moves = []
+    for i, (name, x, y) in enumerate(zip(one.classes, one.by_class, other.by_class, strict=True)):
+        ends = None if np.isnan(x + y) or np.isnan(drawn[:, i]).all() else interval(drawn[:, i])
+        moves.append(_move(name, x, y, ends))
+    return _largest_first(moves)
+
+
+def _move(name: str, a: float, b: float, ends: tuple[float, float] | None = None) -> Move:
+    x, y = (None if np.isnan(value) else float(value) for value in (a, b))
+    return Move(name, x, y, None if x is None or y is None else y - x, ends)
+
+
+def _largest_first(moves: Iterable[Move]) -> tuple[Move, ...]:
+    """Those without a difference last."""
+    return tuple(
+        sorted(moves, key=lambda m: (m.difference is None, -abs(m.difference or 0), m.name))
+    )

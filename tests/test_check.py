@@ -1,0 +1,267 @@
+"""The gate: met, better, worse or missing; exit 5; baselines that diff well."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from made import counts_of, data_part, make_result, with_counts
+
+import skipbench as sb
+from skipbench.errors import DataError, UsageError
+from skipbench.results.baseline import read_baseline, write_baseline
+from skipbench.results.check import check
+from skipbench.results.gates import annotations, junit
+from skipbench.results.store import write_result
+
+
+def put(folder, *records):
+    for record in records:
+        write_result(folder, record, {})
+    return folder
+
+
+@pytest.fixture
+def gate(tmp_path, cli):
+    """A baseline of 50.0, and a way to check another value against it."""
+    base = put(tmp_path / "base", make_result(value=50.0))
+    path = tmp_path / "baseline.json"
+    assert cli("check", base, "--baseline", path, "--update").exit_code == 0
+
+    made = []
+
+    def run(value, *options, **facts):
+        folder = put(tmp_path / f"now-{len(made)}", make_result(value=value, **facts))
+        made.append(folder)
+        return cli("check", folder, "--baseline", path, *options)
+
+    run.path = path
+    return run
+
+
+def states(done):
+    return [verdict["state"] for verdict in json.loads(done.stdout)]
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "state", "code"),
+    [
+        (49.0, ["--tolerance", "0.5"], "worse", 5),  # fault 40
+        (51.0, ["--tolerance", "0.5"], "better", 0),
+        (49.5, ["--tolerance", "0.5"], "met", 0),
+        (49.49, ["--tolerance", "0.5"], "worse", 5),
+        (49.6, [], "met", 0),
+        (49.4, [], "worse", 5),
+        (50.0, ["--tolerance", "0"], "met", 0),
+        (49.9, ["--tolerance", "0"], "worse", 5),
+    ],
+)
+def test_verdicts_and_exit_codes(gate, value, options, state, code):
+    done = gate(value, *options, "--json")
+    assert states(done) == [state]
+    assert done.exit_code == code
+    table = gate(value, *options)
+    assert table.exit_code == code
+    assert state in table.stdout and f"{value:.2f} instead of 50.00" in table.stdout
+
+
+def test_missing_fails_and_new_does_not(gate):
+    done = gate(50.0, "--json", name="other.pth")
+    assert done.exit_code == 5 and states(done) == ["missing", "new"]
+
+
+def test_a_baseline_of_another_protocol_is_refused(gate):
+    """Fault 41."""
+    done = gate(50.0, protocol={"epochs": 10, "batch": 8})
+    assert done.exit_code == 2
+    assert "epochs: 30 in the baseline, 10 now" in done.stderr
+    assert "batch: None in the baseline, 8 now" in done.stderr
+    done = gate(50.0, data=data_part(fingerprint="e" * 64))
+    assert done.exit_code == 2 and "images evaluated on" in done.stderr
+
+
+def test_of_two_protocols_the_baselines_is_taken(tmp_path, gate):
+    both = put(
+        tmp_path / "both",
+        make_result(value=10.0, protocol={"epochs": 10}),
+        make_result(value=50.0),
+    )
+    assert [v.state for v in check(both, gate.path)] == ["met"]
+
+
+def test_other_weights_are_said_not_refused(gate):
+    done = gate(50.2, "--json", sha256="f" * 64)
+    (verdict,) = json.loads(done.stdout)
+    assert verdict["state"] == "met" and "other weights" in verdict["note"]
+
+
+# -- noise
+
+
+def test_sigma_allows_for_the_noise(tmp_path, gate):
+    done = gate(49.0, "--sigma", "2.8")
+    assert done.exit_code == 2 and "calibrate" in done.stderr
+    before = read_baseline(gate.path)
+    lines = {name: replace(line, noise=0.4, noise_seeds=5) for name, line in before.figures.items()}
+    write_baseline(gate.path, replace(before, figures=lines))
+    assert states(gate(49.0, "--sigma", "2.8", "--json")) == ["met"]  # 1.12 is allowed
+    assert states(gate(48.8, "--sigma", "2.8", "--json")) == ["worse"]
+    four = [make_result(value=49.0, seed=seed) for seed in range(4)]
+    (verdict,) = check(put(tmp_path / "four", *four), gate.path, sigma=2.8)
+    assert verdict.allowed == pytest.approx(2.8 * 0.4 * ((1 + 1 / 4) / 2) ** 0.5)
+    assert verdict.state == "worse"
+
+
+def test_update_keeps_the_noise_of_what_is_made_as_before(tmp_path, gate, cli):
+    before = read_baseline(gate.path)
+    lines = {name: replace(line, noise=0.4, noise_seeds=5) for name, line in before.figures.items()}
+    write_baseline(gate.path, replace(before, figures=lines))
+    same = put(tmp_path / "same", make_result(value=51.0))
+    cli("check", same, "--baseline", gate.path, "--update")
+    (line,) = read_baseline(gate.path).figures.values()
+    assert (line.value, line.noise, line.noise_seeds) == (51.0, 0.4, 5)
+    other = put(tmp_path / "other", make_result(value=51.0, protocol={"epochs": 10}))
+    cli("check", other, "--baseline", gate.path, "--update")
+    (line,) = read_baseline(gate.path).figures.values()
+    assert line.noise is None
+
+
+# -- paired
+
+
+def test_paired(tmp_path, cli):
+    rng = np.random.default_rng(0)
+    before = counts_of(rng, 60, quality=0.6)
+    path = tmp_path / "b.json"
+    with_counts(tmp_path / "base", before)
+    assert cli("check", tmp_path / "base", "--baseline", path, "--update").exit_code == 0
+    done = cli("check", tmp_path / "base", "--baseline", path, "--paired")
+    assert done.exit_code == 2 and "--update --paired" in done.stderr
+    cli("check", tmp_path / "base", "--baseline", path, "--update", "--paired")
+    assert check(tmp_path / "base", path, paired=True)[0].state == "met"
+    for name, change, state in (("worse", -20, "worse"), ("better", 20, "better")):
+        counts = before.copy()
+        room = np.minimum(abs(change), counts[:, 0] if change < 0 else before[:, 2] - before[:, 0])
+        counts[:, 0] += np.sign(change) * room
+        counts[:, 1] += np.sign(change) * room
+        with_counts(tmp_path / name, counts)
+        (verdict,) = check(tmp_path / name, path, paired=True)
+        assert verdict.state == state
+        assert verdict.interval[0] <= verdict.difference <= verdict.interval[1]
+
+
+def test_update_never_leaves_old_counts_beside_new_figures(tmp_path, cli):
+    rng = np.random.default_rng(0)
+    path = tmp_path / "b.json"
+    with_counts(tmp_path / "one", counts_of(rng, 20, quality=0.6))
+    cli("check", tmp_path / "one", "--baseline", path, "--update", "--paired")
+    with_counts(tmp_path / "two", counts_of(rng, 20, quality=0.9))
+    cli("check", tmp_path / "two", "--baseline", path, "--update")
+    (verdict,) = check(tmp_path / "two", path, paired=True)
+    assert verdict.interval == (0.0, 0.0)
+
+
+def test_only_one_rule(gate):
+    done = gate(50.0, "--tolerance", "1", "--paired")
+    assert done.exit_code == 2 and "one of" in done.stderr
+
+
+# -- the file
+
+
+def test_one_sorted_line_a_figure(tmp_path, cli):
+    records = [
+        make_result(name=name, layers=layers) for name in "ba" for layers in ("last", "ibot")
+    ]
+    folder, path = put(tmp_path / "r", *records), tmp_path / "b.json"
+    cli("check", folder, "--baseline", path, "--update")
+    lines = [line for line in path.read_text().splitlines() if line.startswith('{"figure"')]
+    names = [json.loads(line.rstrip(","))["figure"] for line in lines]
+    assert len(names) == 4 and names == sorted(names)
+    content = json.loads(path.read_text())
+    line = content["figures"][0]
+    assert line["sha256"] == make_result(name="a").checkpoint["sha256"]
+    assert content["protocols"][line["protocol"]]["epochs"] == 30
+    first = path.read_text()
+    cli("check", folder, "--baseline", path, "--update")
+    assert path.read_text() == first  # nothing moves where nothing changed
+    write_result(folder, make_result(name="a", value=60.0), {})
+    cli("check", folder, "--baseline", path, "--update")
+    moved = [x != y for x, y in zip(first.splitlines(), path.read_text().splitlines(), strict=True)]
+    assert sum(moved) == 1
+
+
+def test_update_keeps_figures_that_are_not_there_and_says_so(tmp_path, cli):
+    path = tmp_path / "b.json"
+    cli("check", put(tmp_path / "a", make_result(name="a")), "--baseline", path, "--update")
+    one = put(tmp_path / "b", make_result(name="b"))
+    done = cli("check", one, "--baseline", path, "--update")
+    assert "kept" in done.stderr
+    assert [line.partition(",")[0] for line in sorted(read_baseline(path).figures)] == ["a", "b"]
+
+
+def test_two_figures_of_one_name_need_a_choice(tmp_path, cli):
+    two = put(tmp_path / "r", make_result(), make_result(protocol={"epochs": 10}))
+    done = cli("check", two, "--baseline", tmp_path / "b.json", "--update")
+    assert done.exit_code == 2 and "differ in epochs" in done.stderr
+    assert not (tmp_path / "b.json").exists()
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"schema": 1}', '{"schema": 1, "figures": [{}]}'])
+def test_a_damaged_baseline(tmp_path, content):
+    path = tmp_path / "b.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=r"b\.json"):
+        check(put(tmp_path / "r", make_result()), path)
+
+
+def test_no_baseline_and_a_newer_one(tmp_path):
+    folder = put(tmp_path / "r", make_result())
+    with pytest.raises(UsageError, match="--update"):
+        check(folder, tmp_path / "b.json")
+    (tmp_path / "b.json").write_text('{"schema": 99, "figures": [], "protocols": {}}')
+    with pytest.raises(DataError, match="newer"):
+        check(folder, tmp_path / "b.json")
+
+
+# -- for machines
+
+
+def test_junit(tmp_path, gate):
+    done = gate(49.0, "--junit", tmp_path / "deep" / "j.xml")
+    assert done.exit_code == 5
+    suite = ElementTree.parse(tmp_path / "deep" / "j.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
+    (failure,) = suite.iter("failure")
+    assert "49.00 instead of 50.00" in failure.get("message")
+
+
+def test_junit_and_annotations_of_hostile_names(tmp_path, skipbench):
+    name = "a]]>\x07\n<b>%25:,::error::x\udcff"
+    folder = put(tmp_path / "r", make_result(name=name, value=50.0))
+    done = skipbench("check", folder, "--baseline", "b.json", "--update")
+    assert done.returncode == 0, done.stderr
+    write_result(folder, make_result(name=name, value=40.0), {})
+    verdicts = check(folder, tmp_path / "b.json")
+    text = junit(verdicts)
+    assert ElementTree.fromstring(text.encode()).get("failures") == "1"
+    (line,) = annotations(verdicts)
+    assert "\n" not in line and line.startswith("::error title=skipbench%3A worse::")
+    done = skipbench("check", folder, "--baseline", "b.json", "--junit", "j.xml", "--github")
+    assert done.returncode == 5, done.stderr
+
+
+def test_github(tmp_path, gate, monkeypatch):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    done = gate(49.0, "--github")
+    assert "::error title=skipbench%3A worse::model.pth" in done.stdout
+    assert "| **worse** |" in Path(tmp_path / "summary.md").read_text()
+    done = gate(49.0, "--github", "--json")
+    assert json.loads(done.stdout)[0]["state"] == "worse"  # annotations are on stderr then
+
+
+def test_python(tmp_path, gate):
+    folder = put(tmp_path / "r", make_result(value=49.0))
+    assert sb.check(folder, gate.path)[0].fails

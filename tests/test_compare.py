@@ -1,0 +1,237 @@
+"""Paired comparisons: against scipy, against permutations, and how often the interval is right."""
+
+import json
+
+import numpy as np
+import pytest
+from made import counts_of, data_part, make_result, with_counts
+from scipy import stats
+
+import skipbench
+from skipbench.errors import DataError, UsageError
+from skipbench.metrics.intervals import bca_interval, leave_one_out, resample_weights
+from skipbench.metrics.intervals import bootstrap as resampled
+from skipbench.metrics.segmentation import miou_percent
+from skipbench.results.compare import compare, paired
+from skipbench.results.read import Stored, read_results
+from skipbench.results.store import write_result
+
+
+def two_models(folder, images=60, gain=0.08, seed=0, **facts):
+    """The same images, the second model somewhat better on each."""
+    rng = np.random.default_rng(seed)
+    a = counts_of(rng, images, quality=0.6)
+    b = a.copy()
+    more = rng.binomial(a[:, 2] - a[:, 0], gain)
+    b[:, 0] += more
+    b[:, 1] += more
+    b[:, 1] -= np.minimum(np.roll(more, 1, axis=1), b[:, 1] - b[:, 0])
+    first = with_counts(folder, a, name="a.pth", **facts)
+    second = with_counts(folder, b, name="b.pth", residual="skipless", **facts)
+    return Stored(first, folder), Stored(second, folder), a, b
+
+
+def test_difference_and_values(tmp_path):
+    first, second, a, b = two_models(tmp_path)
+    found = paired(first, second)
+    assert found.a_value == pytest.approx(float(miou_percent(a.sum(0))))
+    assert found.b_value == pytest.approx(float(miou_percent(b.sum(0))))
+    assert found.difference == pytest.approx(found.b_value - found.a_value)
+    assert found.interval[0] < found.difference < found.interval[1]
+    assert found.p_value < 0.01 and found.images == 60
+    back = paired(second, first)
+    assert back.interval == pytest.approx((-found.interval[1], -found.interval[0]))
+    assert back.p_value == found.p_value
+
+
+def test_against_scipys_paired_bootstrap(tmp_path):
+    first, second, a, b = two_models(tmp_path, images=30, gain=0.03)
+    found = paired(first, second, resamples=20_000)
+
+    def difference(images, axis=-1):
+        chosen = np.asarray(images, int)
+        return miou_percent(b[chosen].sum(-3)) - miou_percent(a[chosen].sum(-3))
+
+    theirs = stats.bootstrap(
+        (np.arange(30),), difference, n_resamples=20_000, method="percentile", vectorized=True,
+        rng=np.random.default_rng(3),
+    )  # fmt: skip
+    width = found.interval[1] - found.interval[0]
+    assert found.interval == pytest.approx(theirs.confidence_interval, abs=0.04 * width)
+
+
+def test_bca_against_scipys():
+    counts = counts_of(np.random.default_rng(5), 40)
+
+    def score(images, axis=-1):
+        return miou_percent(counts[np.asarray(images, int)].sum(-3))
+
+    theirs = stats.bootstrap(
+        (np.arange(40),), score, n_resamples=20_000, method="BCa", vectorized=True,
+        rng=np.random.default_rng(1),
+    )  # fmt: skip
+    drawn = resampled(counts, miou_percent, resample_weights(40, 20_000, 2))
+    left_out = leave_one_out(counts, miou_percent)
+    ours = bca_interval(drawn, float(miou_percent(counts.sum(0))), left_out)
+    width = ours[1] - ours[0]
+    assert ours == pytest.approx(theirs.confidence_interval, abs=0.04 * width)
+
+
+def test_bca_where_all_resamples_are_alike():
+    assert bca_interval(np.full(50, 3.0), 3.0, np.full(9, 3.0)) == (3.0, 3.0)
+    assert bca_interval(np.array([1.0, 2.0, np.nan]), 5.0, np.ones(4)) == pytest.approx(
+        (1.025, 1.975)
+    )
+
+
+def test_p_value_agrees_with_a_permutation_test(tmp_path):
+    """Another way to ask: with the two models swapped at random on each image, how often is the
+    difference as large?"""
+    rng = np.random.default_rng(4)
+    a = counts_of(rng, 40, quality=0.6)
+    right = rng.binomial(a[:, 2], rng.uniform(0.3, 0.95, (40, 1)))
+    b = np.stack([right, right + np.roll(a[:, 2] - right, 1, axis=1), a[:, 2]], axis=1)
+    first = Stored(with_counts(tmp_path, a, name="a"), tmp_path)
+    second = Stored(with_counts(tmp_path, b, name="b"), tmp_path)
+    swapped = rng.random((5000, 40)) < 0.5
+    both = np.stack([a, b]).astype(np.int64)
+    mine = np.einsum("ri,ikc->rkc", swapped, both[1] - both[0]) + both[0].sum(0)
+    yours = both.sum((0, 1)) - mine
+    null = miou_percent(mine) - miou_percent(yours)
+    found = paired(first, second, resamples=5000)
+    share = (np.abs(null) >= abs(found.difference)).mean()
+    assert 0.001 < share < 0.9  # neither clear nor nothing: a test worth making
+    assert found.p_value == pytest.approx(share, abs=0.06)
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says(tmp_path):
+    """200 draws of images from a large world whose true difference is known. With 95 % right and
+    200 draws, 89.5 to 99 % are all but certain."""
+    rng = np.random.default_rng(1)
+    a = counts_of(rng, 20_000, quality=0.6)
+    hard = rng.normal(0, 1, (20_000, 1))  # an image is hard for both
+    chance = 1 / (1 + np.exp(-(hard + rng.normal(-2, 0.7, (20_000, 3)))))
+    more = rng.binomial(a[:, 2] - a[:, 0], chance)
+    b = a.copy()
+    b[:, 0] += more
+    b[:, 1] += more
+    truth = float(miou_percent(b.sum(0, dtype=np.int64)) - miou_percent(a.sum(0, dtype=np.int64)))
+    names = [f"{i}" for i in range(80)]
+    inside = 0
+    for draw in range(200):
+        chosen = rng.integers(20_000, size=80)
+        sides = []
+        for name, counts in (("a", a[chosen]), ("b", b[chosen])):
+            record = make_result(name=name, data=data_part(images=80, names=names))
+            write_result(tmp_path, record, {"counts": counts})
+            sides.append(Stored(record, tmp_path))
+        low, high = paired(*sides, resamples=500, seed=draw).interval
+        inside += low <= truth <= high
+    assert 0.895 <= inside / 200 <= 0.99, inside
+
+
+def test_classes_and_images_that_moved_most_come_first(tmp_path):
+    first, second, a, b = two_models(tmp_path)
+    b[7] = a[7]
+    b[7, 1] += 400  # one image gets much worse
+    b[7, 0] = 0
+    second = Stored(with_counts(tmp_path, b, name="b.pth", residual="skipless"), tmp_path)
+    found = paired(first, second)
+    assert found.moved[0].name == "val_007" and found.moved[0].difference < 0
+    moves = [abs(move.difference) for move in found.moved if move.difference is not None]
+    assert moves == sorted(moves, reverse=True)
+    iou = {m.name: m for m in found.classes}
+    total = a.sum(0)
+    cat = 100 * total[0, 1] / (total[1, 1] + total[2, 1] - total[0, 1])
+    assert iou["cat"].a == pytest.approx(cat)
+    assert iou["cat"].interval[0] < iou["cat"].difference < iou["cat"].interval[1]
+
+
+def test_only_common_images_count_whatever_their_order(tmp_path):
+    first, _, a, b = two_models(tmp_path)
+    names = [f"val_{i:03d}" for i in range(59, 9, -1)] + ["another"]
+    counts = np.concatenate([b[59:9:-1], b[:1]])
+    data = data_part(images=51, names=names)
+    second = Stored(with_counts(tmp_path, counts, name="c.pth", data=data), tmp_path)
+    found = paired(first, second)
+    assert (found.images, found.only_a, found.only_b) == (50, 10, 1)
+    assert found.a_value == pytest.approx(float(miou_percent(a[10:].sum(0))))
+    assert found.b_value == pytest.approx(float(miou_percent(b[10:].sum(0))))
+
+
+def test_the_same_model_does_not_differ(tmp_path):
+    first, *_ = two_models(tmp_path)
+    found = paired(first, first)
+    assert (found.difference, found.interval, found.p_value) == (0.0, (0.0, 0.0), 1.0)
+
+
+def test_several_seeds_are_compared_by_their_mean(tmp_path):
+    two_models(tmp_path, seed=1)
+    rng = np.random.default_rng(9)
+    extra = with_counts(tmp_path, counts_of(rng, 60, quality=0.9), name="a.pth", seed=1)
+    (found,) = compare("a.pth", "b.pth", results=tmp_path)
+    assert len(found.a) == 2 and len(found.b) == 1
+    values = [s.result.metrics["miou"] for s in read_results(tmp_path)]
+    assert extra.metrics["miou"] in values
+    assert found.a_value == pytest.approx(np.mean([s.result.metrics["miou"] for s in found.a]))
+
+
+def test_names_of_checkpoints_stand_for_all_they_have_in_common(tmp_path):
+    two_models(tmp_path, layers="last")
+    two_models(tmp_path, layers="multiscale")
+    two_models(tmp_path / "other", layers="last4")
+    found = compare("a", "b.pth", results=tmp_path)
+    assert {pair.a[0].result.features["layers"] for pair in found} == {"last", "multiscale"}
+    assert all(p.a[0].result.features == p.b[0].result.features for p in found)
+    with pytest.raises(UsageError, match="no evaluation in common"):
+        compare(tmp_path, tmp_path / "other")
+
+
+def test_two_folders_are_compared_checkpoint_by_checkpoint(tmp_path):
+    two_models(tmp_path / "before")
+    two_models(tmp_path / "after", seed=1)
+    found = compare(tmp_path / "before", tmp_path / "after")
+    names = [[s[0].result.checkpoint["name"] for s in (p.a, p.b)] for p in found]
+    assert sorted(names) == [["a.pth", "a.pth"], ["b.pth", "b.pth"]]
+
+
+def test_what_cannot_be_compared(tmp_path):
+    first, *_ = two_models(tmp_path)
+    with pytest.raises(UsageError, match=r"no record 'c.pth'(?s:.)*a.pth"):
+        compare("a.pth", "c.pth", results=tmp_path)
+    rng = np.random.default_rng(0)
+    other = Stored(with_counts(tmp_path, counts_of(rng, 9), dataset="ade20k"), tmp_path)
+    with pytest.raises(UsageError, match="differ in data set"):
+        paired(first, other)
+    elsewhere = data_part(images=9, names=[f"x{i}" for i in range(9)])
+    strange = Stored(with_counts(tmp_path, counts_of(rng, 9), data=elsewhere), tmp_path)
+    with pytest.raises(UsageError, match="0 images in common"):
+        paired(first, strange)
+    first.path.with_suffix(".npz").write_bytes(b"damaged")
+    with pytest.raises(DataError, match="damaged"):
+        paired(first, first)
+
+
+def test_settings_that_differ_are_said(tmp_path, cli):
+    first, second, *_ = two_models(tmp_path)
+    other = with_counts(tmp_path, second.arrays()["counts"], name="c.pth", protocol={"epochs": 5})
+    done = cli("compare", tmp_path, first.result.id, other.id)
+    assert done.exit_code == 0 and "not made alike: epochs 30 and 5" in done.stdout
+
+
+def test_command(tmp_path, cli):
+    first, second, *_ = two_models(tmp_path)
+    done = cli("compare", tmp_path, "a.pth", "b.pth")
+    assert done.exit_code == 0, done.output
+    assert "B is better" in done.stdout and "60 images in common" in done.stdout
+    done = cli("compare", first.path, second.path, "--json")
+    (found,) = json.loads(done.stdout)
+    assert found["difference"] > 0 and found["a"] == [first.result.id]
+    done = cli("compare", tmp_path, first.result.id[:-4], second.result.id.rpartition("-")[2][:8])
+    assert done.exit_code == 0, done.output
+    assert cli("compare", tmp_path).exit_code == 2
+
+
+def test_python(tmp_path):
+    two_models(tmp_path)
+    assert skipbench.compare("a.pth", "b.pth", results=tmp_path)[0].p_value < 0.05

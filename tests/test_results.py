@@ -1,0 +1,143 @@
+"""The store of records: written whole, read back equal, damaged ones named and left out."""
+
+import json
+import os
+import string
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made import make_result, paper_records
+
+from skipbench.errors import DataError, UsageError
+from skipbench.records import RESULT_SCHEMA, Result
+from skipbench.results.read import pick, read_results
+from skipbench.results.store import (
+    find_result,
+    plain_result,
+    read_arrays,
+    read_result,
+    write_result,
+)
+
+# Anything that JSON can say, lone surrogates of strange file names among it.
+bytes_as_text = st.binary(max_size=8).map(lambda b: b.decode("utf-8", "surrogateescape"))
+numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+plain = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(max_size=12) | bytes_as_text,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+parts = st.dictionaries(st.text(max_size=8), plain, max_size=4)
+records = st.builds(
+    plain_result,
+    id=st.text(string.ascii_lowercase + string.digits + "-", min_size=1, max_size=20).map(
+        "x".__add__
+    ),
+    evaluation=st.text(max_size=8),
+    metrics=parts,
+    checkpoint=parts,
+    features=parts,
+    protocol=parts,
+    dataset=parts,
+    training=st.none() | parts,
+    timing=parts,
+    environment=parts,
+)
+
+
+@given(record=records)
+@settings(max_examples=150, deadline=None)
+def test_any_record_written_is_read_back_equal(tmp_path_factory, record):
+    folder = tmp_path_factory.mktemp("r", numbered=True)
+    path = write_result(folder, record, {"counts": np.arange(3)})
+    assert read_result(path) == record
+    assert find_result(folder, record.id) == record
+    assert read_arrays(folder, record.id)["counts"].tolist() == [0, 1, 2]
+    assert sorted(p.name for p in folder.iterdir()) == sorted(
+        [f"{record.id}.json", f"{record.id}.npz"]
+    )
+
+
+def test_nan_is_never_written():
+    with pytest.raises(ValueError, match="JSON compliant"):
+        make_result(value=float("nan"))
+
+
+def damage(folder):
+    """A damaged record, a newer one, one that lacks a part, and something else."""
+    good = make_result()
+    write_result(folder, good, {})
+    newer = json.loads((folder / f"{good.id}.json").read_text()) | {"schema": RESULT_SCHEMA + 1}
+    (folder / "a-newer.json").write_text(json.dumps(newer | {"more": 1}))
+    (folder / "b-damaged.json").write_text('{"schema": 1, "id": ')
+    (folder / "c-lacking.json").write_text(json.dumps({"schema": 1, "id": "x"}))
+    (folder / "d-other.json").write_text("[1, 2]")
+    (folder / "e-binary.json").write_bytes(os.urandom(60))
+    return good
+
+
+def test_damaged_and_newer_records_are_named_and_left_out(tmp_path, cli):
+    """Fault 43."""
+    good = damage(tmp_path)
+    done = cli("results", "list", tmp_path, "--json")
+    assert done.exit_code == 0
+    assert [one["id"] for one in json.loads(done.stdout)] == [good.id]
+    for name in ("a-newer", "b-damaged", "c-lacking", "d-other", "e-binary"):
+        assert f"{name}.json" in done.stderr
+    assert "made by a newer skipbench" in done.stderr
+    done = cli("table", tmp_path)
+    assert done.exit_code == 0 and "left out" in done.stderr and "50.0" in done.stdout
+
+
+@pytest.mark.parametrize("command", [["table"], ["results", "list"], ["check", "--baseline", "b"]])
+def test_strict_makes_them_an_error(tmp_path, cli, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b").write_text('{"schema": 1, "figures": [], "protocols": {}}')
+    (tmp_path / "r").mkdir()
+    damage(tmp_path / "r")
+    done = cli(*command, tmp_path / "r", "--strict")
+    assert done.exit_code == 4 and "a-newer.json" in done.stderr
+
+
+def test_several_folders_and_files_each_record_once(tmp_path):
+    records = paper_records("table3")
+    for record in records[:8]:
+        write_result(tmp_path / "a", record, {})
+    for record in records[5:]:
+        write_result(tmp_path / "b", record, {})
+    found = read_results([tmp_path / "a", tmp_path / "b", tmp_path / "a" / f"{records[0].id}.json"])
+    assert sorted(one.result.id for one in found) == sorted(record.id for record in records)
+    assert read_results(records[0])[0].result == records[0]
+    with pytest.raises(DataError, match="no results at"):
+        read_results(tmp_path / "c")
+
+
+def test_pick_by_id_or_by_name(tmp_path):
+    for record in paper_records("table3"):
+        write_result(tmp_path, record, {})
+    stored = read_results(tmp_path)
+    one = stored[0]
+    assert pick(stored, one.result.id) == [one]
+    assert pick(stored, one.result.id[:-3]) == [one]
+    assert pick(stored, one.result.id.rpartition("-")[2][:9]) == [one]
+    assert len(pick(stored, "skipless-AdamW-9-200")) == 3
+    with pytest.raises(UsageError, match="Did you mean 'skipless-AdamW-9-200'"):
+        pick(stored, "skipless-AdamW-9-20O")
+
+
+def test_list_and_show(tmp_path, cli):
+    record = make_result(name="[bold]x[/bold].pth", interval=[48, 52])
+    write_result(tmp_path, record, {})
+    done = cli("results", "list", tmp_path)
+    assert "[bold]x[/bold].pth" in done.stdout and "mIoU 50.0 [48.0, 52.0]" in done.stdout
+    done = cli("results", "list", tmp_path, "--where", "residual=skipless")
+    assert done.stdout.strip() == "no records"
+    done = cli("results", "show", record.id[:-2], "--results", tmp_path)
+    assert done.exit_code == 0 and "epochs: 30" in done.stdout and "8, listed in" in done.stdout
+    done = cli("results", "show", tmp_path / f"{record.id}.json", "--json")
+    assert Result(**json.loads(done.stdout)) == record
+    assert cli("results", "show", "nothing", "--results", tmp_path).exit_code == 2

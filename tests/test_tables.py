@@ -1,0 +1,357 @@
+"""Tables: the paper's come out as printed, in every format; nothing is mixed up in silence."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from made import data_part, make_result, paper_records
+
+import skipbench
+from skipbench.errors import DataError, UsageError
+from skipbench.results.rendering import render
+from skipbench.results.store import write_result
+from skipbench.results.tables import FORMATS, table, tables
+
+GOLDEN = Path(__file__).parent / "golden"
+LAYOUTS = ("table2", "table3", "table4", "figure3", "plain")
+
+# As the paper prints them.
+PRINTED = {
+    "table2": """
+        56.3 62.3 62.1 24.6 24.9 28.3 23.7 22.5 22.8
+        51.3 57.6 63.4 21.3 23.5 27.6 20.5 21.3 22.5
+        61.6 65.4 65.0 26.7 28.0 28.2 26.0 26.3 27.0
+        61.3 59.5 64.8 25.9 25.1 27.6 25.3 23.7 25.6""",
+    "table3": """
+        61.6 26.7 26.0
+        65.0 28.2 27.0
+        66.2 28.0 26.7
+        64.1 27.1 25.2
+        61.1 26.0 24.4""",
+    "table4": """
+        32.3 21.2
+        53.5 36.5
+        47.4 31.9
+        43.9 25.4
+        34.8 24.0""",
+    "figure3": """
+        32.3 53.5 54.0 21.2 36.5 38.5
+        49.4 63.2 68.1 27.5 46.7 54.1""",
+}
+
+
+def of_layout(layout):
+    return paper_records("table3" if layout == "plain" else layout)
+
+
+def all_paper_records():
+    return list({r.id: r for name in PRINTED for r in paper_records(name)}.values())
+
+
+def values(made):
+    return [[cell.entry and round(cell.entry.value, 1) for cell in row.cells] for row in made.rows]
+
+
+@pytest.mark.parametrize("layout", PRINTED)
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_papers_tables_come_out_as_printed(layout, alone):
+    """Also where the records of all of them lie in one folder."""
+    made = table(paper_records(layout) if alone else all_paper_records(), layout=layout)
+    printed = [list(map(float, line.split())) for line in PRINTED[layout].strip().splitlines()]
+    assert values(made) == printed
+    assert not made.footnotes
+
+
+def test_headers_and_rows_are_the_papers():
+    made = table(paper_records("table2"), layout="table2")
+    assert [row.labels for row in made.rows] == [
+        ("single", "AdamW"), ("single", "SOAP"), ("multiscale", "AdamW"), ("multiscale", "SOAP"),
+    ]  # fmt: skip
+    runs = ["300 skip", "300 skipless", "200 skipless"]
+    names = ["VOC2012", "COCOStuff", "ADE20K"]
+    assert list(made.columns) == [(name, run) for name in names for run in runs]
+    made = table(paper_records("table4"), layout="table4")
+    assert [row.labels for row in made.rows] == [
+        ("skip", "12"), *(("skipless", str(depth)) for depth in (12, 11, 10, 9)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("format", FORMATS)
+def test_golden(layout, format):
+    records = of_layout(layout)
+    text = table(records, layout=layout, paper=layout != "plain").text(format)
+    path = GOLDEN / f"{layout}.{format}"
+    if os.environ.get("SKIPBENCH_WRITE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_best_of_each_group_is_bold():
+    made = table(paper_records("table2"), layout="table2")
+    bold = [[cell.best for cell in row.cells] for row in made.rows]
+    assert bold[0] == [False, True, False, False, False, True, True, False, False]
+    made = table(paper_records("table3"), layout="table3")
+    best = [[c.entry.value for c in row.cells if c.best] for row in made.rows]
+    assert best == [[], [28.2, 27.0], [66.2], [], []]
+
+
+def test_ties_as_printed_are_all_bold_and_one_alone_is_not():
+    two = [
+        make_result(value=50.04, name="a", residual="skip"),
+        make_result(value=49.96, name="b", residual="skipless"),
+        make_result(value=12.0, name="a", dataset="ade20k"),
+    ]
+    made = table(two, layout="table2", compact=True)
+    assert [cell.best for cell in made.rows[0].cells] == [True, True, False]
+
+
+def test_a_dash_where_there_is_no_record():
+    made = table(paper_records("table2")[:1], layout="table2")
+    assert values(made)[0] == [56.3] + [None] * 8
+    assert "| single | AdamW | 56.3 | – | – |" in made.text("md")
+    made = table(paper_records("table2")[:1], layout="table2", compact=True)
+    assert len(made.rows) == len(made.columns) == 1
+
+
+def test_records_beyond_the_papers_grid_get_rows_and_columns():
+    more = [
+        make_result(value=1.0, epoch=100, residual="skipless"),
+        make_result(value=2.0, epoch=None, optimizer=None, layers="last4"),
+        make_result(value=3.0, dataset="shapes", optimizer="lion"),
+    ]
+    made = table([*paper_records("table2"), *more], layout="table2")
+    assert ("VOC2012", "100 skipless") in made.columns
+    assert made.columns.index(("VOC2012", "100 skipless")) == 3  # with its data set
+    assert made.columns[-1] == ("shapes", "300 skip")
+    assert ("single", "lion") in [row.labels for row in made.rows]
+    assert ("last4", "unknown") in [row.labels for row in made.rows]
+
+
+# -- marks
+
+
+def footnotes(made):
+    return [text for _, text in made.footnotes]
+
+
+def test_partial_other_protocol_and_oracle_choice_are_marked():
+    part = data_part(images=8, official=1449, partial=True)
+    record = make_result(
+        data=part,
+        selected_on="val",
+        protocol={"changes": {"epochs": [30, 5], "size": ["448x448", "96x96"]}},
+        checkpoint={"warning": "its weights look SKIPLESS"},
+    )
+    made = table([record], layout="table2")
+    assert footnotes(made) == [
+        "partial: 8 of 1,449 images of val",
+        "protocol paper with epochs 5 instead of 30, size 96x96 instead of 448x448",
+        "learning rate chosen on the validation images, as papers do",
+        "run skip, though its weights do not look so",
+    ]
+    assert made.rows[0].cells[0].marks == ("a", "b", "c", "d")
+    assert "50.0ᵃ ᵇ ᶜ ᵈ" in made.text("rich")
+    assert "50.0<sup>a,b,c,d</sup>" in made.text("md")
+    assert r"50.0\textsuperscript{a,b,c,d}" in made.text("latex")
+    assert "partial: 8 of 1,449" in made.text("csv")
+
+
+def test_another_named_protocol_is_marked():
+    made = table([make_result(protocol={"name": "dinov2"})], layout="table2")
+    assert footnotes(made) == ["protocol dinov2"]
+
+
+def test_facts_that_no_axis_shows_are_marked_where_they_are_not_the_papers():
+    assert footnotes(table([make_result(depth=6)], layout="table2")) == ["depth 6, not 12"]
+    odd = make_result(layers="multiscale", epoch=100, optimizer="sgd", residual="skipless")
+    made = table([odd], layout="table3")
+    assert footnotes(made) == ["optimizer SGD, not AdamW", "epoch 100, not 200"]
+
+
+def test_the_best_block_of_tokencut_is_an_oracle_choice():
+    blocks = [
+        make_result(evaluation="tokencut", metric="corloc", value=value, layers=str(i), blocks=[i])
+        for i, value in ((9, 40.0), (10, 44.0), (11, 42.0))
+    ]
+    made = table(blocks, layout="figure3")
+    assert values(made)[0][0] == 44.0
+    assert footnotes(made) == ["best of 3 choices of blocks, chosen on the answer"]
+
+
+def test_seeds_are_one_figure():
+    seeds = [make_result(value=v, seed=i, interval=[v - 1, v + 2]) for i, v in enumerate((50, 52))]
+    made = table(seeds, layout="table2", ci=True)
+    cell = made.rows[0].cells[0]
+    assert (cell.entry.value, cell.entry.interval) == (51.0, (50.0, 53.0))
+    assert cell.entry.spread == pytest.approx(2**0.5)
+    assert footnotes(made) == ["mean over 2 seeds"]
+    assert "51.0ᵃ±1.4 [50.0, 53.0]" in made.text("rich")
+
+
+# -- what may not share a table
+
+
+def test_different_protocols_are_refused_with_what_differs():
+    two = [make_result(), make_result(residual="skipless", protocol={"epochs": 10})]
+    with pytest.raises(UsageError, match=r"epochs: 30 or 10(?s:.)*--by protocol"):
+        table(two, layout="table2")
+    made = tables(two, layout="table2", by="protocol", compact=True)
+    assert [one.title.rpartition("(")[2] for one in made] == ["epochs 30)", "epochs 10)"]
+    assert [values(one) for one in made] == [[[50.0]], [[50.0]]]
+
+
+def test_a_rate_chosen_on_val_and_one_on_held_out_images_are_different_protocols():
+    two = [make_result(selected_on="val"), make_result(residual="skipless", selected_on="holdout")]
+    with pytest.raises(UsageError, match="chosen on: val or holdout"):
+        table(two, layout="table2")
+
+
+def test_different_images_are_refused_unless_partial_which_is_marked():
+    other = data_part(fingerprint="f" * 64)
+    with pytest.raises(UsageError, match=r"images evaluated on \(voc\)"):
+        table([make_result(), make_result(residual="skipless", data=other)], layout="table2")
+    part = data_part(images=3, official=8, partial=True)
+    made = table([make_result(), make_result(residual="skipless", data=part)], layout="table2")
+    assert footnotes(made) == ["partial: 3 of 8 images of val"]
+
+
+def test_a_whole_run_goes_before_a_partial_one():
+    part = data_part(images=3, official=8, partial=True)
+    made = table([make_result(value=1.0, data=part), make_result(value=2.0)], layout="table2")
+    assert values(made)[0][0] == 2.0 and not made.footnotes
+
+
+def test_plain_shows_settings_that_differ():
+    two = [make_result(), make_result(protocol={"epochs": 10})]
+    made = table(two)
+    assert "epochs of the protocol" in made.stub
+    assert sorted(row.labels[-1] for row in made.rows) == ["10", "30"]
+    assert not any(cell.best for row in made.rows for cell in row.cells)
+
+
+def test_two_weights_under_one_name_are_told_apart():
+    two = [make_result(sha256="a" * 64), make_result(sha256="b" * 64)]
+    with pytest.raises(UsageError, match="2 records for one cell"):
+        table(two, layout="table2")
+    assert "weights (sha256)" in table(two).stub
+
+
+def test_where():
+    records = paper_records("table2")
+    made = table(records, layout="table2", where=["dataset=voc", "epoch=200"], compact=True)
+    assert made.columns == (("VOC2012", "200 skipless"),)
+    assert len(table(records, where=["features=last"]).rows) == 18
+    assert len(table(records, where=["epoch=200", "epoch=300"]).rows) == 36
+    with pytest.raises(UsageError, match="Did you mean 'epoch'"):
+        table(records, where=["epok=200"])
+    with pytest.raises(UsageError, match="none fits"):
+        table(records, where=["epoch=7"])
+
+
+def test_the_wrong_layout_and_no_records(tmp_path):
+    with pytest.raises(UsageError, match="Did you mean 'table2'"):
+        table(paper_records("table2"), layout="tabel2")
+    with pytest.raises(UsageError, match=r"needs records of tokencut.*probe"):
+        table(paper_records("table2"), layout="figure3")
+    with pytest.raises(DataError, match="no results at"):
+        table(tmp_path / "nothing")
+    with pytest.raises(UsageError, match="no record"):
+        table(tmp_path)
+
+
+# -- the paper beside it
+
+
+def test_paper_and_difference():
+    made = table([make_result(value=57.1)], layout="table2", paper=True)
+    cell = made.rows[0].cells[0]
+    assert (cell.paper, round(cell.difference, 6)) == (56.3, 0.8)
+    assert "57.1 (56.3, +0.8)" in made.text("md")
+    assert "– (62.3)" in made.text("md")
+    below = table([make_result(value=56.2)], layout="table2", paper=True)
+    assert "56.2 (56.3, −0.1)" in below.text("md")
+
+
+@pytest.mark.parametrize(("layout", "words"), [("table3", "Table 2's"), ("table4", "Figure 3")])
+def test_the_papers_inconsistencies_are_footnotes(layout, words):
+    made = table(paper_records(layout), layout=layout, paper=True)
+    assert any(words in text for text in footnotes(made))
+    assert not table(paper_records(layout), layout=layout).footnotes
+
+
+# -- formats
+
+HOSTILE = "a&b_%$#{}~^\\|<script>*`é中\u202e\x07=1"
+
+
+def test_hostile_names_stay_text():
+    made = table([make_result(name=HOSTILE), make_result(name="=cmd()", residual="skipless")])
+    rows = list(csv.reader(io.StringIO(made.text("csv"))))
+    assert [len(row) for row in rows] == [len(rows[0])] * 3
+    assert any("'=cmd()" in row for row in rows)
+    assert "<script>" not in made.text("md")
+    assert (
+        made.text("md").splitlines()[3].count("|") - made.text("md").splitlines()[3].count("\\|")
+        == len(made.stub) + 2
+    )
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX")
+def test_latex_compiles_as_it_stands(tmp_path):
+    made = [table(of_layout(name), layout=name, paper=name != "plain") for name in LAYOUTS]
+    hostile = [make_result(name=HOSTILE, data=data_part(images=2, official=9, partial=True))]
+    made.append(table([*hostile, make_result(name="b", interval=[1, 2])], ci=True))
+    (tmp_path / "tables.tex").write_text(render(made, "latex"))
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"],
+        cwd=tmp_path, capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout.decode("latin-1")[-800:]
+    assert b"Overfull \\hbox" not in done.stdout
+    alone = render(made[:1], "latex", fragment=True)
+    assert alone.startswith(r"\begin{table}") and r"\multicolumn{3}{c}{VOC2012}" in alone
+
+
+def test_json_has_everything():
+    made = table([make_result(interval=[48, 52])], layout="table2", paper=True, compact=True)
+    (one,) = json.loads(made.text("json"))
+    cell = one["rows"][0]["cells"][0]
+    assert cell["value"] == 50.0 and cell["interval"] == [48.0, 52.0] and cell["paper"] == 56.3
+    assert cell["records"] == [make_result(interval=[48, 52]).id]
+
+
+# -- the command
+
+
+def put(folder, records):
+    for record in records:
+        write_result(folder, record, {})
+
+
+def test_command(tmp_path, cli):
+    put(tmp_path / "r", paper_records("table2"))
+    done = cli("table", tmp_path / "r", "--layout", "table2", "--format", "md")
+    assert done.exit_code == 0 and "| **62.3** |" in done.stdout
+    done = cli(
+        "table", tmp_path / "r", "--layout", "table2", "--format", "csv", "-o", tmp_path / "t"
+    )
+    assert done.exit_code == 0 and (tmp_path / "t").read_text().startswith("features,optimizer")
+    assert cli("table", tmp_path / "r", "--format", "markdown").exit_code == 2
+    assert cli("table", tmp_path / "r", "--layout", "table9").exit_code == 2
+
+
+def test_nothing_is_cut_off_on_a_narrow_screen(tmp_path, skipbench):
+    put(tmp_path / "results", paper_records("table2"))
+    done = skipbench("table", "--layout", "table2", COLUMNS="40")
+    assert done.returncode == 0 and "…" not in done.stdout
+    assert "25.6" in done.stdout and "\x1b" not in done.stdout
+
+
+def test_python():
+    assert "| **66.2** |" in skipbench.table(paper_records("table3"), layout="table3").text("md")
