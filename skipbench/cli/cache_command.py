@@ -92,7 +92,8 @@ def clear(
     if chosen and not yes and not typer.confirm(f"Delete {len(chosen)} sets of features, {total}?"):
         raise typer.Exit(0)
     if not key:
-        shutil.rmtree(cache_folder(cache) / "indexes", ignore_errors=True)  # of COCO files; small
+        for small in ("indexes", "cells"):  # of COCO files; of suites
+            shutil.rmtree(cache_folder(cache) / small, ignore_errors=True)
     gone = [entry for entry in chosen if remove(entry.folder)]
     typer.echo(f"{size_text(sum(e.bytes for e in gone))} deleted, {len(gone)} of {len(chosen)}")
     if len(gone) < len(chosen):

@@ -3,10 +3,13 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import contextmanager, nullcontext
+from typing import IO, TYPE_CHECKING, Protocol
 
 from skipbench.engine.terminal import is_plain
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 
 class Progress(Protocol):
@@ -14,6 +17,7 @@ class Progress(Protocol):
         """So many more are done; a note stands at the end of the line."""
 
 
+Begin = Callable[[int, str], None]  # (how many parts are done, which one begins)
 Reach = Callable[[int], None]  # called with how many bytes are done in all
 MB = 10**6
 
@@ -26,7 +30,7 @@ def progress(label: str, total: int, unit: str = "images", done: int = 0) -> Ite
     """`done` is what an earlier run did already: it counts for the bar, not for the rate."""
     if quiet or total <= done:
         yield lambda n, note="": None
-    elif sys.stderr.isatty() and not is_plain():
+    elif _is_animated():
         with _animated(label, total, unit, done) as advance:
             yield advance
     else:
@@ -50,8 +54,56 @@ def megabytes(label: str, total: int, done: int = 0) -> Iterator[Reach]:
 
 
 @contextmanager
+def overall(total: int, unit: str) -> Iterator[Begin]:
+    """Work in many parts, called by `unit`: what is shown of a part stands below the whole."""
+    if quiet:
+        yield lambda done, label: None
+    elif _is_animated():
+        with _all_animated(total, unit) as begin:
+            yield begin
+    else:
+        yield lambda done, label: _say(f"{unit} {done + 1} of {total}: {label}")
+
+
+@contextmanager
 def _animated(label: str, total: int, unit: str, done: int) -> Iterator[Progress]:
+    start, fresh = time.monotonic(), 0
+    with nullcontext(_shown) if _shown else _bar() as bar:
+        task = bar.add_task(label, total=total, completed=done, unit=unit, rate="", note="")
+
+        def advance(n: int, note: str = "") -> None:
+            nonlocal fresh
+            fresh += n
+            rate = fresh / max(time.monotonic() - start, 1e-9)
+            bar.update(task, advance=n, rate=f"{rate:.3g}/s", note=note)
+
+        try:
+            yield advance
+        finally:
+            if _shown:
+                bar.remove_task(task)
+
+
+_shown: "Bar | None" = None  # the display of the whole, while there is one
+
+
+@contextmanager
+def _all_animated(total: int, unit: str) -> Iterator[Begin]:
+    global _shown
+    with _bar() as bar:
+        task = bar.add_task("", total=total, unit=f"{unit}s", rate="", note="")
+        _shown = bar
+        try:
+            yield lambda done, label: bar.update(task, completed=done, description=label)
+            bar.update(task, completed=total, description="all")
+        finally:
+            _shown = None
+
+
+@contextmanager
+def _bar() -> "Iterator[Bar]":
     from rich.console import Console
+    from rich.file_proxy import FileProxy
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -60,27 +112,34 @@ def _animated(label: str, total: int, unit: str, done: int) -> Iterator[Progress
     )
     from rich.progress import Progress as Bar
 
+    class Above(FileProxy):
+        """What is written meanwhile stands above the bars. Both rich and Click would look for the
+        terminal behind it, if this did not say that it is one itself."""
+
+        encoding, errors = "utf-8", "strict"
+
+        @property
+        def rich_proxied_file(self) -> IO[str]:
+            return self  # type: ignore[return-value]
+
+    terminal = sys.stderr
     bar = Bar(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(unit),
+        TextColumn("{task.fields[unit]}"),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[note]}"),
-        console=Console(stderr=True),
+        console=Console(file=terminal),
+        redirect_stderr=False,
     )
-    start, fresh = time.monotonic(), 0
     with bar:
-        task = bar.add_task(label, total=total, completed=done, rate="", note="")
-
-        def advance(n: int, note: str = "") -> None:
-            nonlocal fresh
-            fresh += n
-            rate = fresh / max(time.monotonic() - start, 1e-9)
-            bar.update(task, advance=n, rate=f"{rate:.3g}/s", note=note)
-
-        yield advance
+        sys.stderr = Above(bar.console, terminal)
+        try:
+            yield bar
+        finally:
+            sys.stderr = terminal
 
 
 class _Lines:
@@ -100,10 +159,16 @@ class _Lines:
         left = (self.total - self.done) / max(rate, 1e-9)
         rest = f", {clock(left)} left" if self.done < self.total else ""
         rest += f", {note}" if note else ""
-        sys.stderr.write(
-            f"{self.label}: {self.done:,} of {self.total:,} {self.unit}, {rate:.3g}/s{rest}\n"
-        )
-        sys.stderr.flush()
+        _say(f"{self.label}: {self.done:,} of {self.total:,} {self.unit}, {rate:.3g}/s{rest}")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _is_animated() -> bool:
+    return sys.stderr.isatty() and not is_plain()
 
 
 def clock(seconds: float) -> str:

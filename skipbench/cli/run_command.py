@@ -1,0 +1,202 @@
+"""`skipbench run`: a suite of checkpoints × evaluations × data sets."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skipbench.cli import options
+from skipbench.cli.page import page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from skipbench.records import Result
+    from skipbench.suites import Outcome
+    from skipbench.suites.dry import Forecast
+
+
+def add_to(app: typer.Typer) -> None:
+    from skipbench.cli.app import ending_well
+
+    app.command("run")(ending_well(run))
+
+
+def run(
+    suite: Annotated[str, typer.Argument(help="A TOML file: checkpoints, evaluations, data sets.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="NAME",
+            help="These checkpoints, by name or pattern ('skip-*'); repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", help="Folder for the records.", show_default="the suite's, or results"
+        ),
+    ] = None,
+    data_root: options.DataRoot = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="auto|cpu|cuda|cuda:N|mps",
+            help="Where to compute.",
+            show_default="the suite's, or auto",
+        ),
+    ] = None,
+    cache: options.Cache = None,
+    force: Annotated[bool, typer.Option("--force", help="Do it again, though it is done.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Only show the matrix, with time and disk, from trials on few images."
+        ),
+    ] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Evaluate many checkpoints on many data sets, as a file says.
+
+    The file is checked before anything runs. Finished cells are skipped; a failed one is written
+    down in OUT/failures, and the rest goes on.
+    """
+    from skipbench.suites import carry_out, exit_code, make_plan
+    from skipbench.suites.dry import forecast
+
+    plan = make_plan(
+        suite, only=only or (), force=force, out=out, data_root=data_root, device=device,
+        cache=cache,
+    )  # fmt: skip
+    found: Sequence[Outcome] | Sequence[Forecast]
+    found = forecast(plan) if dry_run else carry_out(plan)
+    if as_json:
+        typer.echo(json.dumps([entry.to_json() for entry in found], indent=2))
+    elif dry_run:
+        _show_forecasts(found)  # type: ignore[arg-type]
+    else:
+        _show_outcomes(found, str(plan.places.out))  # type: ignore[arg-type]
+    if code := exit_code(found):
+        raise typer.Exit(code)
+
+
+# -- what was done
+
+
+def _show_outcomes(outcomes: "Sequence[Outcome]", out: str) -> None:
+    with_epochs = any(r.checkpoint["epoch"] is not None for o in outcomes for r in o.results)
+    epoch_column = ["epoch"] if with_epochs else []
+    table = _table(("checkpoint", "data set", "evaluation"), epoch_column)
+    table.add_column("layers", no_wrap=True)
+    table.add_column("", no_wrap=True, justify="right")
+    table.add_column("95 % interval", no_wrap=True, justify="right")
+    for outcome in outcomes:
+        place = _place(outcome)
+        for epoch, *figures in _figures(outcome):
+            table.add_row(*place, *([epoch] if with_epochs else []), *figures)
+        if outcome.error:
+            table.add_row(*place, *([""] if with_epochs else []), "", "failed", style="bold red")
+    failed = sum(outcome.state == "failed" for outcome in outcomes)
+    before = sum(outcome.state == "done before" for outcome in outcomes)
+    words = [f"{len(outcomes) - failed} of {len(outcomes)} cells done"]
+    words += [f"{before} of them before"] if before else []
+    words += [f"{failed} failed ({out}/failures)"] if failed else []
+    _print(table, [*_failures(outcomes), ", ".join(words) + f"; records in {out}"])
+
+
+def _figures(outcome: "Outcome") -> "Iterator[tuple[str, str, str, str]]":
+    """(epoch, layers, headline, interval) for each set of layers, over its seeds."""
+    from statistics import mean, stdev
+
+    key, name = outcome.cell.kind.headline
+    groups: dict[str, list[Result]] = {}
+    for result in outcome.results:
+        groups.setdefault(str(result.features.get("layers", "")), []).append(result)
+    for layers, group in groups.items():
+        epoch = group[0].checkpoint["epoch"]
+        values = [result.metrics[key] for result in group]
+        shown, interval = f"{name} {mean(values):.1f}", group[0].metrics.get("interval")
+        between = f"{interval[0]:.1f} to {interval[1]:.1f}" if interval else ""
+        if len(values) > 1:
+            shown = f"{name} {mean(values):.2f} ± {stdev(values):.2f}"
+            between = f"{len(values)} seeds"
+        yield "" if epoch is None else str(epoch), layers, shown, between
+
+
+# -- what would be done
+
+
+def _show_forecasts(forecasts: "Sequence[Forecast]") -> None:
+    from skipbench.engine.progress import clock
+    from skipbench.files import size_text
+
+    table = _table(
+        ("checkpoint", "data set", "evaluation", ""), ("records", "images", "time", "disk")
+    )
+    for each in forecasts:
+        if each.error:
+            table.add_row(*_place(each), "failed", style="bold red")
+        elif each.state == "done before":
+            table.add_row(*_place(each), "done", f"{each.records}", style="dim")
+        else:
+            records = f"{each.missing} of {each.records}"
+            took = clock(each.seconds), size_text(each.disk_bytes)
+            table.add_row(*_place(each), "to do", records, f"{each.images:,}", *took)
+    _print(table, [*_failures(forecasts), *_in_all(forecasts)])
+
+
+def _in_all(forecasts: "Sequence[Forecast]") -> list[str]:
+    from skipbench.engine.progress import clock
+    from skipbench.files import size_text
+
+    todo = [each for each in forecasts if each.state == "to do"]
+    memory = max((each.memory_bytes for each in todo), default=0)
+    return [
+        f"{len(todo)} of {len(forecasts)} cells to do: {sum(e.missing for e in todo)} records, "
+        f"{sum(e.images for e in todo):,} images through the backbone",
+        f"in all about {clock(sum(e.seconds for e in todo))} (h:min:s), "
+        f"{size_text(sum(e.disk_bytes for e in todo))} of disk, {size_text(memory)} of memory",
+    ]
+
+
+# -- both
+
+
+def _place(entry: "Outcome | Forecast") -> tuple[str, str, str]:
+    cell = entry.cell
+    return cell.checkpoint.name, cell.data_name, cell.evaluation.name
+
+
+def _failures(entries: "Sequence[Outcome | Forecast]") -> list[str]:
+    """Cells that have failed together are named together."""
+    errors: dict[int, Exception] = {id(e.error): e.error for e in entries if e.error}
+    lines = []
+    for number, error in errors.items():
+        titles = [entry.cell.title for entry in entries if id(entry.error) == number]
+        more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+        lines.append(f"{titles[0]}{more} failed: {error or type(error).__name__}")
+    return lines
+
+
+def _table(words: "Sequence[str]", numbers: "Sequence[str]") -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in words:
+        table.add_column(name, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, no_wrap=True, justify="right")
+    return table
+
+
+def _print(table: Any, lines: "Sequence[str]") -> None:
+    """No figure is ever cut off, however narrow the screen."""
+    console = page(highlight=False)
+    console.width = max(console.width, 1000)
+    console.print(table)
+    console.print("\n".join(lines), markup=False)

@@ -1,0 +1,223 @@
+"""A suite carried out: what is done is skipped, what fails is written down, the rest goes on."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from traceback import format_exc
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from skipbench.engine.progress import Begin, overall
+from skipbench.errors import CheckpointError, SkipbenchError
+from skipbench.files import cache_folder, ensure_writable
+from skipbench.records import Result
+from skipbench.suites._ledger import Ledger, exit_code_of
+from skipbench.suites._problems import Problems
+from skipbench.suites.kinds import Opened
+from skipbench.suites.plan import Cell, Plan, make_plan
+from skipbench.suites.read import CheckpointEntry
+
+if TYPE_CHECKING:
+    from skipbench.pipeline import Reading
+
+log = logging.getLogger("skipbench")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell: its records, or an error."""
+
+    cell: Cell
+    state: Literal["done", "done before", "failed"]
+    results: tuple[Result, ...] = ()
+    error: Exception | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        headline, _ = self.cell.kind.headline
+        content: dict[str, Any] = {
+            **self.cell.facts(),
+            "state": self.state,
+            "records": [result.id for result in self.results],
+            headline: [result.metrics[headline] for result in self.results],
+        }
+        if self.error:
+            content["error"] = {
+                "type": type(self.error).__name__,
+                "message": str(self.error),
+                "exit_code": exit_code_of(self.error),
+            }
+        return content
+
+
+class _MayHaveFailed(Protocol):
+    @property
+    def error(self) -> Exception | None: ...
+
+
+def exit_code(entries: Sequence[_MayHaveFailed]) -> int:
+    """That of the first failure, or 0."""
+    return next((exit_code_of(entry.error) for entry in entries if entry.error), 0)
+
+
+def run(
+    path: str | Path,
+    *,
+    out: str | Path | None = None,
+    data_root: str | Path | None = None,
+    device: str | None = None,
+    cache: str | Path | None = None,
+    only: Sequence[str] = (),
+    force: bool = False,
+) -> list[Outcome]:
+    """`skipbench run`: every cell of a suite. A failed one is an outcome, not an exception; what
+    is wrong in the suite itself is one."""
+    plan = make_plan(
+        path, out=out, data_root=data_root, device=device, cache=cache, only=only, force=force
+    )
+    return carry_out(plan)
+
+
+def carry_out(plan: Plan) -> list[Outcome]:
+    ensure_writable(plan.places.out)
+    ensure_writable(cache_folder(plan.places.cache) / "features")
+    return _Work(plan).run()
+
+
+class _Work:
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.ledger = plan, Ledger(plan)
+        self.outcomes: dict[Cell, Outcome] = {}
+        self.begin: Begin = lambda done, label: None
+        self.current: Cell | None = None
+
+    def run(self) -> list[Outcome]:
+        for cell in self.plan.cells:
+            if results := self.ledger.find(cell):
+                self._end(Outcome(cell, "done before", tuple(results)))
+        before, cells = len(self.outcomes), self.plan.cells
+        if before:
+            log.info("%d of %d cells: done before; --force does them again", before, len(cells))
+        todo = [cell for cell in cells if cell not in self.outcomes]
+        check_hashes(self.plan, todo)
+        if todo:
+            with overall(len(cells), "cell") as self.begin:
+                for _, group in groupby(todo, lambda cell: cell.checkpoint):
+                    self._checkpoint(list(group))
+        return [self.outcomes[cell] for cell in cells]
+
+    def _begin(self, cell: Cell) -> None:
+        """Said once, however much comes before its own work."""
+        if cell is not self.current:
+            self.current = cell
+            self.begin(len(self.outcomes), cell.title)
+
+    def _checkpoint(self, cells: list[Cell]) -> None:
+        """Read once; where that fails, all its cells have failed."""
+        self._begin(cells[0])
+        with self._failing(cells, cells[0].checkpoint.name):
+            opened = open_entry(cells[0].checkpoint, self.plan.places.device)
+            for _, group in groupby(cells, lambda cell: cell.dataset):
+                self._dataset(opened, list(group))
+
+    def _dataset(self, opened: Opened, cells: list[Cell]) -> None:
+        """The images are seen once for all evaluations, then each does its part."""
+        self._begin(cells[0])
+        runs: dict[Cell, Any] = {}
+        for cell in cells:
+            with self._failing([cell], cell.title):
+                runs[cell] = open_cell(self.plan, cell, opened)
+        self._share(runs)
+        for cell in [cell for cell in runs if cell not in self.outcomes]:
+            self._begin(cell)
+            with self._failing([cell], cell.title):
+                self._do(cell, runs.pop(cell))
+
+    def _share(self, runs: dict[Cell, Any]) -> None:
+        """Features of which several evaluations need different blocks or tensors, in one pass."""
+        from skipbench.suites.sharing import passes
+
+        needs = [(need, cell) for cell, run in runs.items() for need in cell.kind.needs(run)]
+        whose = {id(need): cell for need, cell in needs}
+        for one in passes([need for need, _ in needs]) if len(runs) > 1 else []:
+            cells = [whose[id(need)] for need in one.needs]
+            if one.is_shared and not any(cell in self.outcomes for cell in cells):
+                with self._failing(cells, f"{cells[0].checkpoint.name} on {cells[0].data_name}"):
+                    one.compute()
+
+    def _do(self, cell: Cell, run: Any) -> None:
+        state: Literal["done", "done before"] = "done" if cell.kind.missing(run) else "done before"
+        results = cell.kind.do(run)
+        self.ledger.note(cell, results)
+        self._end(Outcome(cell, state, tuple(results)))
+
+    def _end(self, outcome: Outcome) -> None:
+        self.ledger.forgive(outcome.cell)
+        self.outcomes[outcome.cell] = outcome
+
+    @contextmanager
+    def _failing(self, cells: Sequence[Cell], whose: str) -> Iterator[None]:
+        """What goes wrong in here is the end of those of these cells that have not ended."""
+        try:
+            yield
+        except Exception as error:
+            bug = "" if isinstance(error, SkipbenchError) else f"a bug: {type(error).__name__}: "
+            log.error("%s failed: %s%s", whose, bug, error)
+            log.debug("%s", format_exc())
+            for cell in cells:
+                if cell not in self.outcomes:
+                    self.ledger.fail(cell, error)
+                    self.outcomes[cell] = Outcome(cell, "failed", error=error)
+            # Its frames hold a model and features, which the next cells need the memory of.
+            error.__traceback__ = error.__context__ = error.__cause__ = None
+
+
+def check_hashes(plan: Plan, cells: Sequence[Cell]) -> None:
+    """Before anything runs: a wrong file is not found out hours later."""
+    from skipbench.checkpoints.files import sha256_of
+
+    problems = Problems(plan.suite.path, plan.suite.lines)
+    for entry in dict.fromkeys(cell.checkpoint for cell in cells):
+        if entry.sha256 and Path(entry.path).is_file():
+            try:
+                _compare_hash(entry, sha256_of(Path(entry.path)))
+            except CheckpointError as error:
+                problems.add("checkpoint", entry.index, "sha256", error)
+    problems.raise_if_any()
+
+
+def _compare_hash(entry: CheckpointEntry, sha256: str) -> None:
+    if entry.sha256 and not sha256.startswith(entry.sha256):
+        raise CheckpointError(
+            f"{entry.path} is another file than expected:\nsha256 {sha256}\nexpected {entry.sha256}"
+        )
+
+
+def open_entry(entry: CheckpointEntry, device: str) -> Opened:
+    """The checkpoint, with what the suite says of it."""
+    from skipbench.checkpoints import Expected
+    from skipbench.pipeline import inspect, labelled
+
+    whole = entry.sha256 if entry.sha256 and len(entry.sha256) == 64 else None
+    reading: Reading = {
+        "residual": entry.residual,
+        "weights": entry.weights,
+        "expected": Expected(depth=entry.depth, heads=entry.heads, sha256=whole),
+        "position_rule": entry.position_rule,
+        "device": device,
+        "labels": entry.labels,
+    }
+    inspection = inspect(entry.path, **reading)
+    checkpoint = inspection.checkpoint
+    _compare_hash(entry, checkpoint.facts.sha256)
+    if checkpoint.facts.epoch is None and entry.name_epoch is not None:
+        checkpoint = labelled(checkpoint, {"epoch": entry.name_epoch})
+        inspection = replace(inspection, checkpoint=checkpoint)
+    return Opened(entry.path, reading, inspection)
+
+
+def open_cell(plan: Plan, cell: Cell, opened: Opened) -> Any:
+    return cell.kind.open(
+        opened, cell.dataset, plan.data_of(cell), cell.evaluation.options, plan.places
+    )
