@@ -34,6 +34,8 @@ _HOME = {
     "probe": "skipbench.runs.calls",
     "probe_all": "skipbench.runs.calls",
     "read_results": "skipbench.results.read",
+    "report": "skipbench.results.report",
+    "run": "skipbench.suites",
     "table": "skipbench.results.tables",
     "tables": "skipbench.results.tables",
 }

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from skipbench.files import ensure_writable, write_whole
 from skipbench.records import CheckpointFacts, Residual, Result
 
 SEED = 0
+TITLE = "skipbench demo: two untrained models on drawn shapes"
 
 
 def small_facts(
@@ -69,7 +71,12 @@ def make_checkpoints(folder: Path) -> tuple[Path, Path]:
         },
         skip,
     )
-    told = {"layout": "dino", "residual": "skipless", "initialisation": str(VIT_S_DINO)}
+    told = {
+        "layout": "dino",
+        "residual": "skipless",
+        "initialisation": str(VIT_S_DINO),
+        "optimizer": "adamw",
+    }
     skipless = save_checkpoint(
         folder / "skipless.safetensors",
         make_weights("skipless", facts),
@@ -111,17 +118,26 @@ def draw_shapes(path: Path) -> Path:
 
 
 def probe_shapes(ckpt: Path, folder: Path) -> list[Result]:
-    """The linear probe on the embedded data set, small enough for two cores."""
+    """The linear probe on the embedded data set, small enough for two cores: the paper's two kinds
+    of features with pictures, and two blocks more for a curve over depth."""
     from skipbench.runs.calls import probe_all
 
-    return probe_all(
-        ckpt,
-        "shapes",
-        layers=["last", "multiscale"],
-        size="160x208",
-        epochs=10,
-        device="cpu",
-        out=folder / "results",
-        cache=str(folder / "cache"),
-        pictures=4,
-    )
+    how: dict[str, Any] = {
+        "size": "160x208",
+        "epochs": 10,
+        "device": "cpu",
+        "out": folder / "results",
+        "cache": str(folder / "cache"),
+    }
+    found = probe_all(ckpt, "shapes", layers=["last", "multiscale"], pictures=4, **how)
+    return found + probe_all(ckpt, "shapes", layers=["1", "3"], **how)
+
+
+def run(folder: str | Path = "demo") -> Path:
+    """`skipbench demo` without its screens: the report's path."""
+    from skipbench.results.report import report
+
+    folder = Path(folder)
+    for ckpt in make_checkpoints(folder):
+        probe_shapes(ckpt, folder)
+    return report(folder / "results", folder / "report.html", title=TITLE)

@@ -31,8 +31,12 @@ ALLOWED = {
     "runs": BASE
     | {"backbones", "checkpoints", "datasets", "engine", "evaluations", "features", "images"}
     | {"metrics", "pictures", "pipeline", "results", "views"},
+    "suites": BASE
+    | {"backbones", "checkpoints", "datasets", "engine", "evaluations", "features", "images"}
+    | {"pipeline", "results", "runs", "views"},
     "pipeline": BASE | {"checkpoints", "images", "backbones", "engine", "features", "datasets"},
-    "demo": BASE | {"checkpoints", "images", "backbones", "datasets", "pictures", "runs"},
+    "demo": BASE
+    | {"checkpoints", "images", "backbones", "datasets", "pictures", "results", "runs"},
 }
 
 
@@ -80,8 +84,9 @@ def test_one_place_opens_weights():
 def test_public_surface():
     assert set(skipbench.__all__) == {
         "__version__", "Backbone", "Checkpoint", "CheckpointFacts", "Dataset", "DatasetFacts",
-        "FeatureSpec", "Result", "SkipbenchError", "extract", "inspect", "load_backbone",
-        "open_checkpoint", "open_dataset", "probe", "probe_all",
+        "FeatureSpec", "Result", "SkipbenchError", "calibrate", "check", "compare", "extract",
+        "inspect", "load_backbone", "open_checkpoint", "open_dataset", "probe", "probe_all",
+        "read_results", "report", "run", "table", "tables",
     }  # fmt: skip
     assert all(getattr(skipbench, name) is not None for name in skipbench.__all__)
     with pytest.raises(AttributeError):

@@ -440,9 +440,11 @@ def test_demo(skipbench, tmp_path):
     done = skipbench("demo", "--out", tmp_path / "demo", timeout=300)
     assert done.returncode == 0, done.stderr
     assert "weights look skip:" in done.stdout and "weights look skipless:" in done.stdout
-    assert done.stdout.count("features of 4 images") == 2
     assert (tmp_path / "demo" / "skip.pth").exists()
     assert (tmp_path / "demo" / "shapes.png").stat().st_size > 10_000
     assert (tmp_path / "demo" / "skipless.safetensors").exists()
-    assert len(list((tmp_path / "demo" / "results").glob("probe-shapes-*.json"))) == 4
+    assert len(list((tmp_path / "demo" / "results").glob("probe-shapes-*.json"))) == 8
     assert "multiscale" in done.stdout and "untrained" in done.stdout
+    assert "B − A" in done.stdout and "0 skipless" in done.stdout
+    page = tmp_path / "demo" / "report.html"
+    assert done.stdout.strip().endswith(str(page)) and page.stat().st_size > 100_000

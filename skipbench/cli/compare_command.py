@@ -88,12 +88,12 @@ def compare(
         typer.echo(json.dumps([pair.to_json() for pair in found], indent=2))
         return
     for pair in found:
-        _show(pair, top)
+        show(pair, top)
     for path in drawn:
         typer.echo(f"pictures: {path}")
 
 
-def _show(pair: "Paired", top: int) -> None:
+def show(pair: "Paired", top: int) -> None:
     from skipbench.results.figures import METRICS
     from skipbench.results.rendering import signed
 

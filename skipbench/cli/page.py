@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
 
@@ -31,3 +33,15 @@ def wide_page(**options: Any) -> "Console":
     from rich.console import Console
 
     return page(width=max(Console().width, 1000), highlight=False, **options)
+
+
+def open_in_browser(path: "Path") -> None:
+    """The page is made; a machine without a browser is no reason to fail."""
+    import webbrowser
+
+    try:
+        opened = webbrowser.open(path.absolute().as_uri())
+    except (OSError, webbrowser.Error):
+        opened = False
+    if not opened:
+        typer.echo("no browser to be found here: open it yourself", err=True)
