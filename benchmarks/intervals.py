@@ -3,8 +3,9 @@
     python benchmarks/intervals.py coverage   # simulated worlds whose true mIoU is known
     python benchmarks/intervals.py speed      # against one resample after another, and scipy
 
-In a simulated world 20,000 images have counts by class: a background, one or two of 20 classes whose
-frequency falls off exponentially, images that are hard for both models. "images" are drawn from it.
+In a simulated world 20,000 images have counts by class: a background, one or two of 20 classes
+whose frequency falls off exponentially. Some images are hard for both models. So many of them are
+drawn, again and again.
 """
 
 import argparse
@@ -71,7 +72,8 @@ def coverage(draws: int) -> None:
                 held += _held(a[chosen], b[chosen], float(truth_a), float(truth_b), draw)
             one, other, third, fourth = 100 * held / draws
             print(
-                f"{rare:4.1f}  {images:6d}   {one:10.1f} {other:5.1f}    {third:10.1f} {fourth:5.1f}"
+                f"{rare:4.1f}  {images:6d}   {one:10.1f} {other:5.1f}"
+                f"    {third:10.1f} {fourth:5.1f}"
             )
 
 
@@ -120,9 +122,8 @@ def speed(rounds: int, images: int = 1449, resamples: int = 2000) -> None:
             started = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - started)
-    print(
-        f"{resamples:,} resamples of {images:,} images × {CLASSES} classes, two models, {rounds} turns"
-    )
+    size = f"{images:,} images × {CLASSES} classes"
+    print(f"{resamples:,} resamples of {size}, two models, {rounds} turns")
     print(f"ours {median(times['ours']):.3f} s")
     for name in ("one by one", "scipy"):
         ratios = [x / y for x, y in zip(times[name], times["ours"], strict=True)]

@@ -233,5 +233,7 @@ def test_command(tmp_path, cli):
 
 
 def test_python(tmp_path):
-    two_models(tmp_path)
-    assert skipbench.compare("a.pth", "b.pth", results=tmp_path)[0].p_value < 0.05
+    first, second, *_ = two_models(tmp_path)
+    (found,) = skipbench.compare("a.pth", "b.pth", results=tmp_path)
+    assert found.p_value < 0.05
+    assert skipbench.compare(first.result, second.result, results=tmp_path) == [found]

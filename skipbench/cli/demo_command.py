@@ -22,8 +22,11 @@ def demo(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Make a small skip and a small skipless checkpoint, untrained; inspect and probe both, show
-    tables, write a report. About a minute on two cores, without network."""
+    """Evaluate two small models on embedded data; tables, and a report to look at.
+
+    A skip and a skipless checkpoint are made on the spot, untrained. About a minute on two cores,
+    without network.
+    """
     from pathlib import Path
 
     from skipbench import demo as steps

@@ -161,9 +161,7 @@ CacheLimit = Annotated[
 Out = Annotated[str, typer.Option("--out", help="Folder for the records.")]
 Results = Annotated[
     list[str] | None,
-    typer.Argument(
-        help="Folders or files of records.", show_default="results", metavar="[RESULTS]..."
-    ),
+    typer.Argument(help="Folders or files of records.", show_default="results"),
 ]
 ResultsOption = Annotated[
     list[str] | None,

@@ -78,7 +78,8 @@ def compare(
 ) -> list[Paired]:
     """`skipbench compare`: one comparison for each evaluation that both have.
 
-    a, b: an id, the beginning of one, the name of a checkpoint, a folder or file of records.
+    a, b: a Result, an id, the beginning of one, the name of a checkpoint, a folder or file of
+    records; results: where they were written.
     """
     pairs = _pairs(entries(_records(a, results)), entries(_records(b, results)))
     return [
@@ -88,6 +89,8 @@ def compare(
 
 
 def _records(name: Source, results: Source | Iterable[Source]) -> list[Stored]:
+    if isinstance(name, Result):  # its counts lie where it was written
+        return pick(read_results(results), name.id)
     if not isinstance(name, str):
         return read_results(name)
     path = Path(name).expanduser()
