@@ -51,6 +51,8 @@ def skip_ckpt(tmp_path):
         (["--version"], 0),
         (["inspect", "--help"], 0),
         (["probe", "--help"], 0),
+        (["report", "--help"], 0),
+        (["report", "x", "--opn"], 2),
         (["run", "--help"], 0),
         (["run", "x.toml", "--onyl", "y"], 2),
         (["probe", "--ckpt", "x", "--epochs", "0", "--dataset", "voc"], 2),

@@ -355,3 +355,10 @@ def test_nothing_is_cut_off_on_a_narrow_screen(tmp_path, skipbench):
 
 def test_python():
     assert "| **66.2** |" in skipbench.table(paper_records("table3"), layout="table3").text("md")
+
+
+def test_records_that_lack_a_setting_of_others_share_a_plain_table():
+    other = make_result(evaluation="tokencut", metric="corloc", value=30.0, protocol={"tau": 0.2})
+    made = table([make_result(), other])
+    assert made.columns == (("figure", "mIoU"), ("figure", "CorLoc"))
+    assert {label for row in made.rows for label in row.labels} >= {"0.2", "–", "tokencut"}

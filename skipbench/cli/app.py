@@ -23,7 +23,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = ("demo", "probe", "run", "inspect", "extract", "data", "cache", "env")
+COMMANDS = (
+    "demo", "probe", "run", "table", "report", "compare", "check", "results", "inspect", "extract",
+    "data", "cache", "env",
+)  # fmt: skip
 
 
 def _show_version(value: bool) -> None:

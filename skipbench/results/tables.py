@@ -274,7 +274,7 @@ def plain(found: Sequence[Entry]) -> Table:
     if not {"checkpoint", "residual"} & set(shown):
         shown = ["checkpoint", *shown]
     metrics = list(dict.fromkeys(METRICS.get(e.first.metric, e.first.metric) for e in found))
-    order = sorted(range(len(found)), key=lambda i: [_key(facts[i][name]) for name in shown])
+    order = sorted(range(len(found)), key=lambda i: [_key(facts[i].get(name)) for name in shown])
     rows = []
     groups: dict[Any, list[tuple[int, int]]] = defaultdict(list)
     for place, i in enumerate(order):

@@ -1,0 +1,210 @@
+"""Pictures of the page: the tiles that evaluations put beside their records, set side by side.
+
+    results/<id>/tiles/index.json    {"tiles": [{"image", "shared": {kind: file}, "own": {…}}],
+                                      "legend": [[class, "#rrggbb"], …]}
+
+The folder may be anyone's: only plain files in it are read, none too large, and what is no picture
+is named and left out.
+"""
+
+import io
+import json
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from skipbench.errors import DataError
+from skipbench.results.figures import Figure
+from skipbench.results.read import Stored
+from skipbench.results.report_groups import EVALUATIONS, dataset_name, has_figure, in_order
+
+MOST_INDEX_BYTES = 1_000_000
+MOST_BYTES = 8_000_000  # of a picture's file
+MOST_PIXELS = 8_000_000
+MOST_SIDE = 640  # on the page; larger ones are made smaller
+MOST_IMAGES = 12  # rows of a data set
+MOST_RECORDS = 8  # side by side; of more, the best of either variant
+KINDS = {"truth": "ground truth", "pca": "PCA"}
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """What one record has to show."""
+
+    stored: Stored
+    images: Mapping[str, Mapping[str, Mapping[str, Path]]]  # image → "shared", "own" → kind → file
+    legend: tuple[tuple[str, str], ...]
+
+
+@dataclass
+class Album:
+    """The groups of a page, and what went wrong on the way."""
+
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def album(records: Sequence[Stored]) -> Album:
+    made = Album()
+    groups: dict[tuple[str, str, str], list[Tiles]] = {}
+    for stored in records:
+        try:
+            tiles = read_tiles(stored)
+        except DataError as error:
+            made.left_out.append(str(error))
+            continue
+        if tiles:
+            data = stored.result.dataset
+            key = str(data["name"]), str(data["split"]), str(data["fingerprint"])
+            groups.setdefault(key, []).append(tiles)
+    for (name, split, _), group in sorted(groups.items()):
+        made.groups.append(_group(f"{dataset_name(name)}, {split}", group, made.left_out))
+    return made
+
+
+# -- what is there
+
+
+def read_tiles(stored: Stored) -> Tiles | None:
+    """None where there are none."""
+    folder = stored.folder / stored.result.id / "tiles"
+    try:
+        text = _inside(stored.folder, folder / "index.json", MOST_INDEX_BYTES)
+        content = json.loads(text.read_bytes())
+        images = {
+            str(tile["image"]): {
+                part: {str(kind): folder / _plain_name(file) for kind, file in tile[part].items()}
+                for part in ("shared", "own")
+            }
+            for tile in content["tiles"]
+        }
+        legend = tuple((str(name), _colour(colour)) for name, colour in content.get("legend", []))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{stored.result.id}/tiles/index.json: not used ({error})") from None
+    return Tiles(stored, images, legend)
+
+
+def _plain_name(file: object) -> str:
+    if not isinstance(file, str) or not file or Path(file).name != file or "\\" in file:
+        raise ValueError(f"{str(file)[:80]!r} is no file of its folder")
+    return file
+
+
+def _colour(text: object) -> str:
+    if not isinstance(text, str) or not re.fullmatch(r"#[0-9a-fA-F]{6}", text):
+        raise ValueError(f"{str(text)[:80]!r} is no colour")
+    return text
+
+
+def _inside(root: Path, path: Path, most_bytes: int) -> Path:
+    """The file itself, wherever links lead: below the root, and of bearable size."""
+    real = path.resolve()
+    if not real.is_relative_to(root.resolve()):
+        raise ValueError("it lies outside of its folder")
+    if real.exists() and not real.is_file():  # a pipe would never end
+        raise ValueError("it is no file")
+    if real.stat().st_size > most_bytes:
+        raise ValueError(f"it is larger than {most_bytes / 1e6:g} MB")
+    return real
+
+
+def embed(folder: Path, path: Path) -> tuple[str, int, int]:
+    """(data: address, width, height); re-encoded where that makes it smaller."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        data = _inside(folder, path, MOST_BYTES).read_bytes()
+        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "WEBP")) as picture:
+            if picture.width * picture.height > MOST_PIXELS:
+                raise ValueError(f"it has more than {MOST_PIXELS / 1e6:g} million pixels")
+            kind, size = str(picture.format).lower(), picture.size
+            small = picture.convert("RGB")
+    except (OSError, ValueError, SyntaxError, UnidentifiedImageError) as error:
+        told = str(error).replace(str(path), path.name)
+        raise DataError(f"{path.parent.parent.name}/tiles/{path.name}: left out ({told})") from None
+    small.thumbnail((MOST_SIDE, MOST_SIDE))
+    buffer = io.BytesIO()
+    small.save(buffer, "WEBP", quality=82)
+    if len(buffer.getvalue()) < len(data) or small.size != size:
+        data, kind = buffer.getvalue(), "webp"
+    return f"data:image/{kind};base64,{b64encode(data).decode()}", *small.size
+
+
+# -- what is shown
+
+
+def _group(title: str, group: Sequence[Tiles], left_out: list[str]) -> dict[str, Any]:
+    shown = _chosen(group)
+    names = list(dict.fromkeys(name for tiles in shown for name in tiles.images))
+    legend = dict(pair for tiles in shown for pair in tiles.legend)
+    rows = [_row(name, shown, left_out) for name in names[:MOST_IMAGES]]
+    return {
+        "title": title,
+        "rows": [row for row in rows if row["shared"] or row["sets"]],
+        "legend": list(legend.items()),
+        "more_records": len(group) - len(shown),
+        "more_images": len(names[MOST_IMAGES:]),
+    }
+
+
+def _chosen(group: Sequence[Tiles]) -> list[Tiles]:
+    """All, if they are few; else the best of either variant for each choice of features."""
+    ordered = sorted(group, key=lambda tiles: _order(tiles.stored))
+    if len(ordered) <= MOST_RECORDS:
+        return ordered
+    best: dict[tuple[Any, ...], Tiles] = {}
+    for tiles in ordered:
+        facts = Figure(tiles.stored).facts
+        key = tuple(facts[name] for name in ("evaluation", "features", "residual"))
+        if key not in best or _value(tiles.stored) > _value(best[key].stored):
+            best[key] = tiles
+    return list(best.values())[:MOST_RECORDS]
+
+
+def _order(stored: Stored) -> list[Any]:
+    """skip directly before the skipless that it is to be compared with."""
+    facts = Figure(stored).facts
+    names = ("evaluation", "features", "residual", "checkpoint")
+    return [in_order(facts[name], name) for name in names]
+
+
+def _value(stored: Stored) -> float:
+    return Figure(stored).value if has_figure(stored) else float("-inf")
+
+
+def _row(image: str, shown: Sequence[Tiles], left_out: list[str]) -> dict[str, Any]:
+    shared: dict[str, dict[str, Any]] = {}
+    sets: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for tiles in shown:
+        parts = tiles.images.get(image, {"shared": {}, "own": {}})
+        missing = {kind: path for kind, path in parts["shared"].items() if kind not in shared}
+        for kind, made in _embedded(tiles, missing, left_out):
+            shared[kind] = made
+        facts = Figure(tiles.stored).facts
+        for kind, made in _embedded(tiles, parts["own"], left_out):
+            evaluation = str(facts["evaluation"])
+            key = EVALUATIONS.get(evaluation, evaluation), KINDS.get(kind, kind), facts["features"]
+            sets.setdefault(key, []).append(made | {"facts": facts, "id": tiles.stored.result.id})
+    return {
+        "image": image,
+        "shared": [{**made, "kind": KINDS.get(kind, kind)} for kind, made in shared.items()],
+        "sets": [{"words": ", ".join(key), "tiles": made} for key, made in sets.items()],
+    }
+
+
+def _embedded(
+    tiles: Tiles, files: Mapping[str, Path], left_out: list[str]
+) -> Iterable[tuple[str, dict[str, Any]]]:
+    """A file that is not there is nothing to speak of; one that is no picture is."""
+    for kind, path in files.items():
+        try:
+            if path.is_symlink() or path.exists():
+                source, width, height = embed(path.parent, path)
+                yield kind, {"source": source, "width": width, "height": height}
+        except DataError as error:
+            left_out.append(str(error))

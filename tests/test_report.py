@@ -1,0 +1,539 @@
+"""The page of `skipbench report`: what stands in it, what it keeps out, and that it works."""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from made import counts_of, make_result, paper_records, with_counts
+from pages import HOSTILE, SCRIPT, Elements, hostile_records, tile, with_tiles
+from PIL import Image
+
+from skipbench.errors import DataError, ResourceError, UsageError
+from skipbench.results import charts
+from skipbench.results.charts import Line, Point
+from skipbench.results.report import report, short
+from skipbench.results.report_records import command
+from skipbench.results.store import write_result
+
+
+def made(tmp_path, results, **options):
+    path = report(results, tmp_path / "page" / "report.html", **options)
+    return Elements(path.read_text("utf-8"))
+
+
+def text_of(page):
+    return " ".join(page.text().split())
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """skip and skipless with counts and pictures, on disk."""
+    folder, rng = tmp_path / "results", np.random.default_rng(0)
+    skip = with_counts(folder, counts_of(rng, quality=0.5), residual="skip", name="a.pth")
+    skipless = with_counts(folder, counts_of(rng, quality=0.9), residual="skipless", name="b.pth")
+    for result in (skip, skipless):
+        with_tiles(folder, result)
+    return folder, skip, skipless
+
+
+# -- what stands in it
+
+
+def test_summary_compares_the_best_of_both_on_the_same_images(tmp_path, pair):
+    words = text_of(made(tmp_path, pair[0]))
+    assert re.search(
+        r"skipless − skip: \+\d+\.\d \[\+\d.*?\], p < 0\.001, paired over 40 images", words
+    )
+
+
+@pytest.mark.parametrize(
+    ("skip", "skipless", "sentence"),
+    [
+        ([48.0, 52.0], [53.0, 58.0], "skipless is 5.0 above skip; the intervals do not overlap."),
+        ([48.0, 54.0], [53.0, 58.0], "the intervals overlap, which by itself settles nothing."),
+        (None, [53.0, 58.0], "without intervals there is no telling"),
+    ],
+)
+def test_summary_says_no_more_than_the_intervals(tmp_path, skip, skipless, sentence):
+    records = [
+        make_result(value=50.0, interval=skip, residual="skip"),
+        make_result(value=55.0, interval=skipless, residual="skipless", name="b"),
+    ]
+    assert sentence in text_of(made(tmp_path, records))
+
+
+def test_summary_never_compares_different_protocols(tmp_path):
+    records = [
+        make_result(value=50.0, residual="skip"),
+        make_result(value=55.0, residual="skipless", name="b", protocol={"epochs": 10}),
+    ]
+    words = text_of(made(tmp_path, records))
+    assert "Only skip here" in words and "Only skipless here" in words and "epochs 10" in words
+
+
+def test_the_papers_tables_as_the_paper_prints_them(tmp_path):
+    records = [r for layout in ("table2", "figure3") for r in paper_records(layout)]
+    page = made(tmp_path, records)
+    words = text_of(page)
+    assert "Table 2." in words and "Figure 3." in words and "All figures." in words
+    assert {"56.3", "62.3", "65.4", "68.1"} <= set(words.split())
+    latex = [text for tag, text in page.texts if tag == "textarea" and r"\begin{table}" in text]
+    assert r"\textbf{65.4}" in "".join(latex)
+
+
+def test_records_of_two_protocols_have_a_table_each(tmp_path):
+    records = [
+        make_result(value=40.0 + i, residual=r, name=f"{r}{e}", protocol={"epochs": e})
+        for i, (r, e) in enumerate([(r, e) for r in ("skip", "skipless") for e in (10, 30)])
+    ]
+    captions = " ".join(text for tag, text in made(tmp_path, records).texts if tag == "figcaption")
+    assert captions.count("Linear-probe segmentation, mIoU in percent (epochs") == 2
+
+
+def test_every_figure_leads_to_its_record(tmp_path, pair):
+    page = made(tmp_path, pair[0])
+    there = {a["id"] for _, a in page.tags if a.get("id")}
+    links = [a["href"] for a in page.of("a", "figure")]
+    assert len(links) > 6 and {link.removeprefix("#") for link in links} <= there
+
+
+def test_provenance_has_the_settings_their_sources_and_no_lists_of_names(tmp_path):
+    result = make_result(
+        checkpoint={"heads": 6, "sources": {"heads": "header heads"}},
+        protocol={"held_out": ["x"] * 99},
+    )
+    words = text_of(made(tmp_path, [result]))
+    assert "heads 6 header heads" in words and "held out 99" in words
+    assert result.dataset["fingerprint"] in words and f"{result.id}.json" in words
+    assert "val_003" not in words
+
+
+def test_seeds_are_one_figure_and_point_at_each_other(tmp_path):
+    records = [make_result(seed=seed, value=50.0 + seed) for seed in (0, 1)]
+    words = text_of(made(tmp_path, records))
+    assert "±0.7" in words and words.count("Other seeds of the same figure") == 2
+
+
+def test_command_can_be_pasted_into_a_shell():
+    call = {
+        "ckpt": "/my runs/a.pth", "dataset": "folder:/x", "standardize": False, "norm": True,
+        "lr": [1e-4, 0.03], "expected": {"depth": 12}, "train_images": 3000, "seed": 1,
+    }  # fmt: skip
+    result = make_result(call=call, checkpoint={"epoch": 7, "sources": {"epoch": "--label"}})
+    assert command(result) == (
+        "skipbench probe --ckpt '/my runs/a.pth' --dataset folder:/x --no-standardize --norm "
+        "--lr 0.0001,0.03 --expect depth=12 --train-images 3000 --seed 1 --label epoch=7"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in HOSTILE if "\x00" not in name and "\udcff" not in name]
+)
+def test_command_runs_nothing_of_a_name(name, tmp_path):
+    line = command(make_result(call={"ckpt": name}))
+    shell = ["bash", "-c", f"skipbench() {{ printf '%s' \"$3\"; }}; {line}"]
+    done = subprocess.run(shell, capture_output=True, text=True, cwd=tmp_path, timeout=30)
+    assert done.stdout == name and not list(tmp_path.iterdir())
+
+
+def test_classes_stand_by_difference_with_the_absent_last(tmp_path):
+    scores = {
+        "skip": {"cat": 10.0, "dog": 20.0, "fox": None},
+        "skipless": {"cat": 15.0, "dog": 50.0, "fox": None},
+    }
+    records = [make_result(residual=r, name=r, metrics={"per_class": s}) for r, s in scores.items()]
+    words = text_of(made(tmp_path, records))
+    assert re.search(r"dog 20\.0 50\.0 \+30\.0 cat 10\.0 15\.0 \+5\.0 fox – – –", words)
+
+
+def test_many_classes_are_folded(tmp_path):
+    few, many = ({f"c{i}": 1.0 for i in range(n)} for n in (30, 31))
+    for classes, opened in ((few, True), (many, False)):
+        page = made(tmp_path, [make_result(metrics={"per_class": classes})])
+        assert ["open" in a for a in page.of("details", "classes")] == [opened]
+
+
+# -- charts
+
+
+def points(svg):
+    return [
+        tuple(map(float, p))
+        for p in re.findall(r'class="point" transform="translate\((\S+) (\S+)\)', svg)
+    ]
+
+
+def test_points_are_where_they_should_be():
+    line = Line("a", "skip", (Point(0, 10), Point(50, 20), Point(100, 30)))
+    x, y = charts.Axis("x", 0, 100, (0, 50, 100)), charts.Axis("y", 10, 30, (10, 30))
+    left, right = charts.LEFT, charts.WIDTH - charts.RIGHT
+    top, bottom = charts.TOP, charts.HEIGHT - charts.BOTTOM
+    found = points(charts.line_chart([line], x, y, ""))
+    assert found == [(left, bottom), ((left + right) / 2, (top + bottom) / 2), (right, top)]
+
+
+def test_band_goes_along_the_intervals():
+    line = Line("a", "skip", (Point(0, 15, (10, 20)), Point(100, 25, (20, 30))))
+    x, y = charts.Axis("x", 0, 100, ()), charts.Axis("y", 10, 30, ())
+    svg = charts.line_chart([line], x, y, "")
+    to_y = y.scale(charts.HEIGHT - charts.BOTTOM, charts.TOP)
+    right = charts.WIDTH - charts.RIGHT
+    way = re.search(r'class="band" d="M(.*?)z"', svg).group(1).split("L")
+    places = [(charts.LEFT, 20), (right, 30), (right, 20), (charts.LEFT, 10)]
+    assert [tuple(map(float, p.split())) for p in way] == [(at, to_y(v)) for at, v in places]
+
+
+def test_rates_stand_on_a_logarithmic_axis():
+    line = Line("a", "skip", tuple(Point(10.0**-n, 1.0) for n in (1, 2, 3)))
+    svg = charts.line_chart([line], charts.log_axis("rate", [line]), charts.y_axis("y", [line]), "")
+    (a, _), (b, _), (c, _) = points(svg)
+    assert a - b == pytest.approx(b - c, abs=0.02) and a > b
+    assert all(f">{tick:g}<" in svg for tick in (0.1, 0.01, 0.001))
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (47.3, 61.2), (-3e-5, 2e-5), (0, 12345)])
+def test_ticks_are_round_few_and_inside(low, high):
+    found = charts.ticks(low, high)
+    assert 2 <= len(found) <= charts.MOST_TICKS + 1
+    assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
+    steps = {f"{b - a:.3e}" for a, b in pairwise(found)}
+    assert len(steps) == 1 and steps.pop()[0] in "125"
+
+
+def test_curves_over_epochs_blocks_and_rates(tmp_path):
+    rates = [
+        {"rate": r, "miou": 40.0 + i, "interval": [39.0, 45.0]} for i, r in enumerate((1e-3, 1e-2))
+    ]
+    records = [
+        make_result(residual=r, optimizer=o, epoch=e, value=40 + e / 30, name=f"{r}{o}{e}",
+                    interval=[39.0, 52.0], metrics={"rates": rates, "rate": 1e-2})
+        for r in ("skip", "skipless") for o in ("adamw", "soap") for e in (100, 200, 300)
+    ]  # fmt: skip
+    records += [
+        make_result(
+            evaluation="tokencut",
+            metric="corloc",
+            blocks=[b],
+            layers=str(b),
+            value=30.0 + b,
+            name="t",
+        )
+        for b in range(12)
+    ]
+    page = made(tmp_path, records)
+    said = [a["aria-label"] for a in page.of("svg", "chart")]
+    assert [label.split(",")[0] for label in said] == [
+        "mIoU over epochs", "CorLoc over blocks", "mIoU over learning rates"
+    ]  # fmt: skip
+    assert "skipless SOAP from 43.3 at 100 to 50.0 at 300" in said[0]
+    assert "skipless AdamW, epoch 300: 50.0 [39.0, 52.0]" in text_of(page)
+    assert len(page.of("circle", "ring")) == 2  # the rate that was taken, of either variant
+
+
+def test_one_y_axis_for_the_charts_of_a_data_set(tmp_path):
+    records = [
+        make_result(epoch=e, layers=layers, value=value + e / 100, name=f"{layers}{e}")
+        for layers, value in (("last", 20.0), ("multiscale", 60.0)) for e in (100, 300)
+    ]  # fmt: skip
+    path = report(records, tmp_path / "r.html")
+    first, second = re.findall(r'<svg class="chart".*?</svg>', path.read_text(), re.S)
+    ticks = [re.findall(r'text-anchor="end">(.*?)<', svg) for svg in (first, second)]
+    assert ticks[0] == ticks[1] and points(first)[0][1] > points(second)[0][1]
+
+
+def test_a_single_epoch_is_no_curve(tmp_path):
+    assert not made(tmp_path, [make_result(), make_result(residual="skipless", name="b")]).of(
+        "svg", "chart"
+    )
+
+
+# -- pictures
+
+
+def sources(page):
+    return [a["src"] for a in page.of("img") if "src" in a]
+
+
+def test_pictures_side_by_side_with_shared_ones_once(tmp_path, pair):
+    page = made(tmp_path, pair[0])
+    assert len(sources(page)) == 2 * (2 + 2)  # two images: picture, mask, and either prediction
+    assert all(source.startswith("data:image/") for source in sources(page))
+    alts = [a["alt"] for a in page.of("img") if "src" in a]
+    assert alts[:4] == [
+        "one: image", "one: ground truth", "one: linear probe, prediction, single, skip, a.pth",
+        "one: linear probe, prediction, single, skipless, b.pth",
+    ]  # fmt: skip
+
+
+def test_pictures_of_an_evaluation_without_a_figure(tmp_path):
+    plain = make_result()
+    result = replace(plain, evaluation="pca", metrics={})
+    write_result(tmp_path, result, {})
+    with_tiles(tmp_path, result, own="pca")
+    page = made(tmp_path, tmp_path)
+    assert len(sources(page)) == 6 and not page.of("table", "by-class")
+    assert "PCA, PCA, single" in text_of(page)
+
+
+def test_large_pictures_become_smaller(tmp_path, pair):
+    folder, skip, _ = pair
+    noise = np.random.default_rng(0).integers(0, 256, (900, 1200, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(folder / skip.id / "tiles" / "one_prediction.png")
+    page = made(tmp_path, folder)
+    sizes = [(int(a["width"]), int(a["height"])) for a in page.of("img") if "src" in a]
+    assert (640, 480) in sizes
+    assert any(source.startswith("data:image/webp") for source in sources(page))
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.png", "ABSOLUTE", "link.png", "..", "sub/secret.png", "", 7]
+)
+def test_no_picture_from_outside_the_folder(tmp_path, pair, name):
+    folder, skip, _ = pair
+    tiles = folder / skip.id / "tiles"
+    tile(tmp_path, "secret.png", (1, 2, 3), (31, 37))
+    tile(tiles.parent, "secret.png", (1, 2, 3), (31, 37))
+    tile(tiles / "sub", "secret.png", (1, 2, 3), (31, 37))
+    (tiles / "link.png").symlink_to(tmp_path / "secret.png")
+    index = json.loads((tiles / "index.json").read_text())
+    index["tiles"][0]["own"] = {
+        "prediction": str(tmp_path / "secret.png") if name == "ABSOLUTE" else name
+    }
+    (tiles / "index.json").write_text(json.dumps(index))
+    page = made(tmp_path, folder)
+    assert "31" not in {a.get("width") for a in page.of("img")}
+    assert "Left out: 1" in text_of(page)
+
+
+def test_a_folder_of_tiles_that_leads_elsewhere_is_not_read(tmp_path, pair):
+    folder, skip, _ = pair
+    tiles = folder / skip.id / "tiles"
+    shutil.move(tiles, tmp_path / "elsewhere")
+    tiles.symlink_to(tmp_path / "elsewhere")
+    page = made(tmp_path, folder)
+    assert "Left out: 1" in text_of(page) and not any(
+        "a.pth" in a.get("alt", "") for a in page.of("img")
+    )
+
+
+def test_a_damaged_picture_is_named_and_left_out(tmp_path, pair):
+    folder, skip, _ = pair
+    (folder / skip.id / "tiles" / "one_prediction.png").write_bytes(b"\x89PNG\r\n\x1a\nnothing")
+    page = made(tmp_path, folder)
+    assert len(sources(page)) == 7
+    assert f"{skip.id}/tiles/one_prediction.png: left out" in text_of(page)
+
+
+@pytest.mark.parametrize(
+    "index", ["{", "[]", '{"tiles": 3}', '{"tiles": [{"image": "x"}]}', " " * 1_000_001]
+)
+def test_a_damaged_index_is_named_and_left_out(tmp_path, pair, index):
+    folder, skip, _ = pair
+    (folder / skip.id / "tiles" / "index.json").write_text(index)
+    assert f"{skip.id}/tiles/index.json: not used" in text_of(made(tmp_path, folder))
+
+
+def test_a_colour_is_a_colour(tmp_path, pair):
+    folder, skip, _ = pair
+    with_tiles(folder, skip, legend=[["cat", 'red" onload="window.pwned=1']])
+    page = made(tmp_path, folder)
+    assert "is no colour" in text_of(page)
+    assert {a.get("fill") for a in page.of("rect")} - {None} == {"#112233"}
+
+
+def test_missing_pictures_are_nothing_to_speak_of(tmp_path, pair):
+    folder, skip, skipless = pair
+    shutil.rmtree(folder / skip.id)
+    (folder / skipless.id / "tiles" / "one.png").unlink()
+    page = made(tmp_path, folder)
+    assert "Left out" not in text_of(page) and len(sources(page)) == 5
+
+
+def test_of_many_records_the_best_are_shown(tmp_path):
+    for i in range(20):
+        residual = ("skip", "skipless")[i % 2]
+        result = make_result(value=float(i), residual=residual, name=f"m{i}")
+        write_result(tmp_path, result, {})
+        with_tiles(tmp_path, result)
+    page = made(tmp_path, tmp_path)
+    shown = {a["alt"].rsplit(", ")[-1] for a in page.of("img") if "src" in a and "skip" in a["alt"]}
+    assert shown == {"m18", "m19"} and "18 more records" in text_of(page)
+
+
+# -- what it keeps out
+
+
+def test_everything_from_files_is_text(tmp_path):
+    hostile_records(tmp_path / "results")
+    page = made(tmp_path, tmp_path / "results", title=SCRIPT)
+    tags = {tag for tag, _ in page.tags}
+    assert len(page.of("script")) == 1 and not tags & {"iframe", "object", "embed", "base", "link"}
+    assert not [
+        a for _, a in page.tags if any(name.startswith("on") or name == "style" for name in a)
+    ]
+    addresses = [a[name] for _, a in page.tags for name in ("href", "src") if name in a]
+    assert all(address.startswith(("#", "data:image/")) for address in addresses)
+    assert all(name in page.text() for name in HOSTILE[:6])
+    assert (
+        "turned\\u202earound\\x1b[31m\\x00\\u200b" in page.text()
+        and "half \\udcff of" in page.text()
+    )
+
+
+def test_policy_lets_nothing_run_but_the_pages_own_script(tmp_path):
+    page = made(tmp_path, [make_result()])
+    (policy,) = [a["content"] for a in page.of("meta") if "http-equiv" in a]
+    assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
+    assert "unsafe" not in policy and "http" not in policy
+
+
+def test_long_names_are_cut_in_the_middle():
+    assert short("a" * 30 + "b" * 30 + "c" * 30, 21) == "a" * 10 + "…" + "c" * 10
+    assert short("as it is") == "as it is"
+
+
+# -- robust
+
+
+def test_records_of_every_odd_kind(tmp_path):
+    records = [
+        replace(make_result(), id="unknown-1", evaluation="astrology"),
+        make_result(epoch=None, optimizer=None, depth=None, blocks=[3], layers="3", name="bare"),
+        replace(make_result(name="x"), metrics={"headline": "miou", "miou": None}, id="no-figure"),
+        replace(
+            make_result(name="y"), metrics={"headline": "miou", "miou": float("nan")}, id="nan"
+        ),
+        make_result(name="z", metrics={"rates": [7, {"rate": 0}, {}], "per_class": 3}),
+        make_result(name="w", metrics={"per_class": {"a": "b", "c": True}}),
+    ]
+    words = text_of(made(tmp_path, records))
+    assert "1 of astrology" in words and "5 of linear probe" in words
+
+
+def test_one_record_alone(tmp_path):
+    words = text_of(made(tmp_path, make_result(value=12.3)))
+    assert "12.3" in words and "Only skip here: nothing to compare it with." in words
+
+
+def test_damaged_and_newer_records_are_named(tmp_path, pair):
+    folder, skip, _ = pair
+    (folder / "broken.json").write_text("{")
+    newer = json.loads((folder / f"{skip.id}.json").read_text()) | {"schema": 99}
+    (folder / "newer.json").write_text(json.dumps(newer))
+    odd = json.loads((folder / f"{skip.id}.json").read_text()) | {"dataset": None, "id": "odd"}
+    (folder / "odd.json").write_text(json.dumps(odd))
+    words = text_of(made(tmp_path, folder))
+    assert "Left out: 3" in words and "broken.json: damaged record" in words
+    assert "newer.json: a record of schema 99" in words and "odd.json: not what a record" in words
+    assert str(folder) not in words
+    with pytest.raises(DataError):
+        made(tmp_path, folder, strict=True)
+
+
+def test_arrays_that_are_gone_leave_the_intervals(tmp_path, pair):
+    folder, skip, _ = pair
+    (folder / f"{skip.id}.npz").unlink()
+    words = text_of(made(tmp_path, folder))
+    assert "paired over" not in words and "above skip; the intervals" in words
+
+
+@pytest.mark.parametrize("identity", ["../../escape", "a/b", ""])
+def test_an_id_is_no_path(tmp_path, identity):
+    write_result(tmp_path, make_result(), {})
+    good = make_result(name="good")
+    write_result(tmp_path, good, {})
+    (bad,) = [p for p in tmp_path.glob("*.json") if p.stem != good.id]
+    bad.write_text(json.dumps(json.loads(bad.read_text()) | {"id": identity}))
+    assert "Left out: 1" in text_of(made(tmp_path, tmp_path))
+
+
+def test_the_same_page_from_the_same_records(tmp_path, pair):
+    first, second = (report(pair[0], tmp_path / name).read_bytes() for name in ("1.html", "2.html"))
+    assert first == second
+
+
+def test_five_hundred_records(tmp_path):
+    records = [
+        make_result(
+            value=float(i % 90), epoch=i, residual=("skip", "skipless")[i % 2], name=f"m{i}"
+        )
+        for i in range(500)
+    ]
+    page = made(tmp_path, records)
+    assert len(page.of("details", "record")) == 500 and len(page.of("table")) < 500 * 12
+
+
+# -- the command
+
+
+def test_command_line(cli, tmp_path, pair):
+    page = tmp_path / "new" / "folder" / "page.html"
+    done = cli("report", pair[0], "-o", page, "--title", "My models", "--where", "residual=skip")
+    assert done.exit_code == 0, done.output
+    assert str(page) in done.stdout and " kB" in done.stdout
+    words = text_of(Elements(page.read_text()))
+    assert "My models" in words and "a.pth" in words and "b.pth" not in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["EMPTY"], 2, "no record in"),
+        (["nowhere"], 4, "no results at nowhere"),
+        (["RESULTS", "--where", "residual=neither"], 2, "none fits --where"),
+        (["RESULTS", "--where", "colour=red"], 2, "give FACT=VALUE"),
+        (["RESULTS", "-o", "EMPTY"], 2, "is a folder"),
+        (["RESULTS", "-o", "FILE/page.html"], 7, "cannot write in"),
+        (["RESULTS", "BROKEN", "--strict"], 4, "damaged record"),
+    ],
+)
+def test_exit_codes(cli, tmp_path, pair, monkeypatch, arguments, code, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "broken.json").write_text("{")
+    places = {
+        "EMPTY": "empty",
+        "RESULTS": "results",
+        "BROKEN": "broken.json",
+        "FILE/page.html": "file/page.html",
+    }
+    done = cli("report", *[places.get(a, a) for a in arguments])
+    assert (done.exit_code, words in done.output) == (code, True), done.output
+    assert not list(tmp_path.glob("*.html"))
+
+
+def test_a_failed_page_leaves_the_old_one(tmp_path, pair, monkeypatch):
+    path = report(pair[0], tmp_path / "r.html")
+    before = path.read_bytes()
+    monkeypatch.setattr("skipbench.files.os.fsync", _full_disk)
+    with pytest.raises(ResourceError, match="disk full"):
+        report(pair[0], path)
+    assert path.read_bytes() == before and [p.name for p in tmp_path.glob("*.html")] == ["r.html"]
+
+
+def _full_disk(_):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("failure", [False, OSError("no display")])
+def test_open_never_fails_the_command(cli, tmp_path, pair, monkeypatch, failure):
+    def no_browser(address):
+        assert address.startswith("file:///")
+        if failure:
+            raise failure
+        return False
+
+    monkeypatch.setattr("webbrowser.open", no_browser)
+    done = cli("report", pair[0], "-o", tmp_path / "r.html", "--open")
+    assert done.exit_code == 0 and "open it yourself" in done.output
+
+
+def test_no_records_from_python(tmp_path):
+    with pytest.raises(UsageError, match="no record"):
+        report([], tmp_path / "r.html")
