@@ -95,7 +95,7 @@ def compare(
 
 def show(pair: "Paired", top: int) -> None:
     from skipbench.results.figures import METRICS
-    from skipbench.results.rendering import signed
+    from skipbench.results.rendering import chance, signed
 
     console = wide_page()
     first = pair.a[0].result
@@ -108,7 +108,7 @@ def show(pair: "Paired", top: int) -> None:
     low, high = pair.interval
     console.print(
         f"B − A  [bold]{signed(pair.difference, 2)}[/]  95 % interval {signed(low, 2)} to "
-        f"{signed(high, 2)}, p = {_p(pair.p_value)}, {pair.images:,} images in common"
+        f"{signed(high, 2)}, {chance(pair.p_value)}, {pair.images:,} images in common"
     )
     console.print(_verdict(pair))
     if pair.only_a or pair.only_b:
@@ -124,10 +124,6 @@ def _who(side: Any) -> str:
     seeds = f", {len(side)} seeds" if len(side) > 1 else ""
     name, residual = result.checkpoint["name"], result.checkpoint["residual"]
     return f"{name} ({residual}), {result.features['layers']}{seeds}  {result.id}"
-
-
-def _p(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.001 else f"{value:.1g}"
 
 
 def _verdict(pair: "Paired") -> str:

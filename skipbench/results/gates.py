@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from skipbench.results.check import Verdict
-from skipbench.results.rendering import signed
+from skipbench.results.rendering import chance, signed
 
 
 def sentence(verdict: Verdict) -> str:
@@ -16,7 +16,7 @@ def sentence(verdict: Verdict) -> str:
         return f"{verdict.found:.2f}, not in the baseline"
     if verdict.interval:
         ends = f"{signed(verdict.interval[0], 2)} to {signed(verdict.interval[1], 2)}"
-        rule = f"paired interval {ends}, p = {verdict.p_value:.3f}"
+        rule = f"paired interval {ends}, {chance(verdict.p_value or 0.0)}"
     else:
         rule = f"allowed {verdict.allowed:.2f}"
     note = f"; {verdict.note}" if verdict.note else ""

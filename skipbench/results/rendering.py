@@ -49,6 +49,10 @@ def signed(value: float, digits: int = 1) -> str:
     return text.replace("-", "−")
 
 
+def chance(p_value: float) -> str:
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
+
+
 def _labels(table: Table) -> list[tuple[str, ...]]:
     """A label that stands above already is not said again, but for the last one."""
     shown: list[tuple[str, ...]] = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from skipbench.results.charts import bars, forest
 from skipbench.results.figures import Entry
-from skipbench.results.rendering import signed
+from skipbench.results.rendering import chance, signed
 from skipbench.results.report_groups import DASH, EVALUATIONS, Rivals, number
 
 if TYPE_CHECKING:
@@ -94,10 +94,9 @@ def _intervals(skip: Entry, skipless: Entry) -> str:
 
 def _tested(tested: "Paired") -> str:
     low, high = tested.interval
-    chance = "p < 0.001" if tested.p_value < 0.001 else f"p = {tested.p_value:.2g}"
     return (
         f"skipless − skip: {signed(tested.difference)} [{signed(low)}, {signed(high)}], "
-        f"{chance}, paired over {tested.images:,} images."
+        f"{chance(tested.p_value)}, paired over {tested.images:,} images."
     )
 
 
