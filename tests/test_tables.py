@@ -216,6 +216,8 @@ def test_different_images_are_refused_unless_partial_which_is_marked():
     other = data_part(fingerprint="f" * 64)
     with pytest.raises(UsageError, match=r"images evaluated on \(voc\)"):
         table([make_result(), make_result(residual="skipless", data=other)], layout="table2")
+    two = [make_result(), make_result(residual="skipless", data=other)]
+    assert len(tables(two, layout="table2", by="protocol")) == 2
     part = data_part(images=3, official=8, partial=True)
     made = table([make_result(), make_result(residual="skipless", data=part)], layout="table2")
     assert footnotes(made) == ["partial: 3 of 8 images of val"]

@@ -130,14 +130,32 @@ def _split(found: Sequence[Entry], by: str | None) -> dict[str, list[Entry]]:
     if by is None:
         return {"": list(found)}
     groups: dict[str, list[Entry]] = {}
-    varying = differing([entry.first.settings for entry in found])
+    varying = _differences(found)
     for entry in found:
         words = f"{by} {entry.facts[by]}"
         if by == "protocol":
-            kept = {name: entry.first.settings.get(name) for name in varying}
-            words = ", ".join(f"{name} {_plain(value)}" for name, value in kept.items()) or words
+            ways = _ways(entry)
+            kept = [f"{name} {_plain(ways[name])}" for name in varying if name in ways]
+            words = ", ".join(kept) or words
         groups.setdefault(words, []).append(entry)
     return groups
+
+
+def _ways(entry: Entry) -> dict[str, Any]:
+    """How it was made and, but for partial runs, which are marked, on which images."""
+    dataset, images = entry.facts["dataset"], {} if entry.first.partial else entry.first.images
+    of_data = {"split": entry.facts["split"], **images}
+    return entry.first.settings | {f"{name} ({dataset})": v for name, v in of_data.items()}
+
+
+def _differences(found: Sequence[Entry]) -> dict[str, list[Any]]:
+    """Settings, and images of one data set, in which they were not made alike."""
+    ways = [_ways(entry) for entry in found]
+    everywhere = list(dict.fromkeys(name for entry in found for name in entry.first.settings))
+    different = differing(ways, everywhere)
+    for name in dict.fromkeys(name for way in ways for name in way if name not in everywhere):
+        different |= differing([way for way in ways if name in way], [name])
+    return different
 
 
 # -- the paper's layouts
@@ -183,16 +201,7 @@ def filled(
 
 def require_one_protocol(found: Sequence[Entry]) -> None:
     """Figures made in different ways are not put side by side."""
-    different = differing([entry.first.settings for entry in found])
-    for dataset in {entry.facts["dataset"] for entry in found}:
-        whole = [e for e in found if e.facts["dataset"] == dataset and not e.first.partial]
-        for name, values in differing([entry.first.images for entry in whole]).items():
-            different[f"{name} ({dataset})"] = values
-        splits = differing(
-            [{"split": e.facts["split"]} for e in found if e.facts["dataset"] == dataset]
-        )
-        different |= {f"{name} ({dataset})": values for name, values in splits.items()}
-    if different:
+    if different := _differences(found):
         told = "\n".join(f"  {k}: {' or '.join(map(_plain, v))}" for k, v in different.items())
         raise UsageError(
             f"these records were made by different protocols and share no table:\n{told}\n"
