@@ -1,8 +1,9 @@
 """What the demo runs: two small models made by the two initialisations, on pictures at hand."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,6 +12,9 @@ from skipbench.backbones.vit import make_vit
 from skipbench.checkpoints import save_checkpoint
 from skipbench.files import ensure_writable, write_whole
 from skipbench.records import CheckpointFacts, Residual, Result
+
+if TYPE_CHECKING:
+    from skipbench.results.read import Stored
 
 SEED = 0
 TITLE = "skipbench demo: two untrained models on drawn shapes"
@@ -111,9 +115,9 @@ def make_pictures(folder: Path) -> Path:
 def draw_shapes(path: Path) -> Path:
     """Some pictures of the embedded data set, with their masks."""
     from skipbench.datasets import open_dataset
-    from skipbench.pictures import dataset_sheet
+    from skipbench.pictures import dataset_sheet, save
 
-    dataset_sheet(open_dataset("shapes", limit=8)).save(path)
+    save(dataset_sheet(open_dataset("shapes", limit=8)), path)
     return path
 
 
@@ -138,6 +142,12 @@ def run(folder: str | Path = "demo") -> Path:
     from skipbench.results.report import report
 
     folder = Path(folder)
-    for ckpt in make_checkpoints(folder):
-        probe_shapes(ckpt, folder)
-    return report(folder / "results", folder / "report.html", title=TITLE)
+    found = [result for ckpt in make_checkpoints(folder) for result in probe_shapes(ckpt, folder)]
+    return report(stored(found, folder), folder / "report.html", title=TITLE)
+
+
+def stored(results: Sequence[Result], folder: Path) -> "list[Stored]":
+    """This demo's records: those of an older one may lie beside them."""
+    from skipbench.results.read import Stored
+
+    return [Stored(result, folder / "results") for result in results]

@@ -1,13 +1,16 @@
 """Pictures for people: masks in the data set's colours, boxes, sheets with captions, a legend."""
 
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from skipbench.datasets import Dataset, Item
 from skipbench.datasets._types import Colour, Kind
+from skipbench.files import write_whole
 from skipbench.images import IGNORED, resize, resize_boxes, target_hw
 from skipbench.records import Side
 
@@ -24,6 +27,13 @@ def paint(mask: np.ndarray, colours: Sequence[Colour]) -> np.ndarray:
     table[: len(colours)] = colours
     table[IGNORED] = UNLABELLED
     return table[mask]
+
+
+def save(picture: Image.Image, path: Path) -> None:
+    """A PNG, whole or not at all."""
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    write_whole(path, buffer.getvalue())
 
 
 def blend(image: np.ndarray, over: np.ndarray, share: float = 0.6) -> np.ndarray:

@@ -20,7 +20,7 @@ ALLOWED = {
     "engine": {"records", "errors"},
     "metrics": set(),
     "evaluations": {"metrics", "records", "errors"},
-    "pictures": {"images", "datasets", "records"},
+    "pictures": {"files", "images", "datasets", "records"},
     "datasets": BASE | {"images", "engine"},
     "views": BASE | {"images", "datasets"},
     "verify": BASE | {"images", "engine", "datasets"},

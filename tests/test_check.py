@@ -97,6 +97,46 @@ def test_other_weights_are_said_not_refused(gate):
     assert verdict["state"] == "met" and "other weights" in verdict["note"]
 
 
+def test_two_weights_under_one_name_are_never_chosen_between(tmp_path, gate):
+    for other in "0123":
+        folder = put(
+            tmp_path / other,
+            make_result(value=50.0),
+            make_result(value=30.0, sha256=other * 64),
+        )
+        with pytest.raises(UsageError, match="2 records are called") as caught:
+            check(folder, gate.path)
+        assert other * 12 in str(caught.value)
+
+
+def test_where_chooses_among_the_expected_too(tmp_path, cli):
+    folder = put(tmp_path / "r", make_result(), make_result(dataset="ade20k"))
+    path = tmp_path / "b.json"
+    cli("check", folder, "--baseline", path, "--update")
+    assert [v.state for v in check(folder, path, where=["dataset=voc"])] == ["met"]
+    only = put(tmp_path / "one", make_result())
+    assert [v.state for v in check(only, path, where=["dataset=ade20k"])] == ["missing"]
+
+
+@pytest.mark.parametrize("limit", [float("nan"), float("inf"), -1.0])
+def test_limits_are_numbers(gate, tmp_path, limit):
+    folder = put(tmp_path / "r", make_result(value=10.0))
+    with pytest.raises(UsageError, match="numbers from 0"):
+        check(folder, gate.path, tolerance=limit)
+    with pytest.raises(UsageError, match="numbers from 0"):
+        check(folder, gate.path, sigma=limit)
+
+
+def test_another_precision_or_number_of_seeds_is_noted(tmp_path, gate):
+    one, other = make_result(), make_result(seed=1)
+    one.features["precision"] = other.features["precision"] = "bf16"
+    (verdict,) = check(put(tmp_path / "r", one, other), gate.path)
+    assert verdict.state == "met"
+    assert verdict.note == (
+        "mean of 1 seeds in the baseline, of 2 now, computed in bf16, the baseline in fp32"
+    )
+
+
 # -- noise
 
 
@@ -163,6 +203,28 @@ def test_update_never_leaves_old_counts_beside_new_figures(tmp_path, cli):
     assert verdict.interval == (0.0, 0.0)
 
 
+def test_counts_that_are_not_the_baselines_are_refused(tmp_path, cli):
+    rng = np.random.default_rng(0)
+    for name, quality in (("one", 0.9), ("two", 0.4)):
+        with_counts(tmp_path / name, counts_of(rng, 20, quality=quality))
+        path = tmp_path / f"{name}.json"
+        cli("check", tmp_path / name, "--baseline", path, "--update", "--paired")
+    (tmp_path / "two.npz").rename(tmp_path / "one.npz")
+    with pytest.raises(DataError, match="do not belong together"):
+        check(tmp_path / "two", tmp_path / "one.json", paired=True)
+
+
+def test_one_image_or_no_counts_cannot_be_paired(tmp_path, cli):
+    path = tmp_path / "b.json"
+    with_counts(tmp_path / "one", counts_of(np.random.default_rng(0), 1))
+    cli("check", tmp_path / "one", "--baseline", path, "--update", "--paired")
+    with pytest.raises(UsageError, match="one image"):
+        check(tmp_path / "one", path, paired=True)
+    bare = put(tmp_path / "bare", make_result(name="b"))
+    done = cli("check", bare, "--baseline", path, "--update", "--paired")
+    assert done.exit_code == 4 and "no counts by image" in done.stderr
+
+
 def test_only_one_rule(gate):
     done = gate(50.0, "--tolerance", "1", "--paired")
     assert done.exit_code == 2 and "one of" in done.stderr
@@ -207,6 +269,43 @@ def test_two_figures_of_one_name_need_a_choice(tmp_path, cli):
     done = cli("check", two, "--baseline", tmp_path / "b.json", "--update")
     assert done.exit_code == 2 and "differ in epochs" in done.stderr
     assert not (tmp_path / "b.json").exists()
+
+
+def test_prune_drops_figures_that_are_not_there(tmp_path, cli):
+    path = tmp_path / "b.json"
+    cli("check", put(tmp_path / "a", make_result(name="a")), "--baseline", path, "--update")
+    one = put(tmp_path / "b", make_result(name="b"))
+    done = cli("check", one, "--baseline", path, "--update", "--prune", "--json")
+    assert "dropped" in done.stderr
+    assert [line["facts"]["checkpoint"] for line in json.loads(done.stdout)] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"value": None}, {"value": "x"}, {"value": float("nan")}, {"seeds": 0}, {"images": None},
+        {"figure": None}, {"noise": "x"}, {"facts": {}}, {"protocol": "other"}, {"valeu": 3},
+        {"value": True},
+    ],
+)  # fmt: skip
+def test_a_baseline_that_was_edited_badly(gate, tmp_path, change):
+    content = json.loads(gate.path.read_text())
+    content["figures"][0] |= change
+    gate.path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"baseline\.json"):
+        check(put(tmp_path / "r", make_result()), gate.path)
+
+
+def test_two_lines_for_one_figure_are_refused_and_none_are_warned_of(gate, tmp_path, caplog):
+    folder = put(tmp_path / "r", make_result())
+    content = json.loads(gate.path.read_text())
+    gate.path.write_text(json.dumps(content | {"figures": content["figures"] * 2}))
+    with pytest.raises(DataError, match="two lines for"):
+        check(folder, gate.path)
+    gate.path.write_text("\ufeff" + json.dumps(content | {"figures": []}))  # as some editors begin
+    with caplog.at_level("WARNING", "skipbench"):
+        assert [v.state for v in check(folder, gate.path)] == ["new"]
+    assert "expects nothing" in caplog.text
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"schema": 1}', '{"schema": 1, "figures": [{}]}'])
@@ -258,7 +357,9 @@ def test_github(tmp_path, gate, monkeypatch):
     done = gate(49.0, "--github")
     assert "::error title=skipbench%3A worse::model.pth" in done.stdout
     assert "| **worse** |" in Path(tmp_path / "summary.md").read_text()
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))  # cannot be written
     done = gate(49.0, "--github", "--json")
+    assert done.exit_code == 5 and "no step summary" in done.stderr
     assert json.loads(done.stdout)[0]["state"] == "worse"  # annotations are on stderr then
 
 

@@ -8,7 +8,7 @@ from made import counts_of, data_part, make_result, with_counts
 from scipy import stats
 
 import skipbench
-from skipbench.errors import DataError, UsageError
+from skipbench.errors import DataError, NumbersError, UsageError
 from skipbench.metrics.intervals import bca_interval, leave_one_out, resample_weights
 from skipbench.metrics.intervals import bootstrap as resampled
 from skipbench.metrics.segmentation import miou_percent
@@ -138,8 +138,11 @@ def test_classes_and_images_that_moved_most_come_first(tmp_path):
     second = Stored(with_counts(tmp_path, b, name="b.pth", residual="skipless"), tmp_path)
     found = paired(first, second)
     assert found.moved[0].name == "val_007" and found.moved[0].difference < 0
-    moves = [abs(move.difference) for move in found.moved if move.difference is not None]
+    moves = [abs(move.effect) for move in found.moved]
     assert moves == sorted(moves, reverse=True)
+    rest = np.arange(60) != 7
+    without = float(miou_percent(b[rest].sum(0)) - miou_percent(a[rest].sum(0)))
+    assert found.moved[0].effect == pytest.approx(found.difference - without)
     iou = {m.name: m for m in found.classes}
     total = a.sum(0)
     cat = 100 * total[0, 1] / (total[1, 1] + total[2, 1] - total[0, 1])
@@ -207,9 +210,38 @@ def test_what_cannot_be_compared(tmp_path):
     strange = Stored(with_counts(tmp_path, counts_of(rng, 9), data=elsewhere), tmp_path)
     with pytest.raises(UsageError, match="0 images in common"):
         paired(first, strange)
+    unlabelled = np.zeros((60, 3, 3), int)
+    empty = Stored(with_counts(tmp_path, counts_of(rng, 60), name="e.pth"), tmp_path)
+    write_result(tmp_path, empty.result, {"counts": unlabelled})
+    with pytest.raises(NumbersError, match="no pixel"):
+        paired(first, empty)
+    odd = make_result(metric="recall", data=data_part(images=60))
+    with pytest.raises(UsageError, match="cannot be compared"):
+        paired(Stored(odd, tmp_path), Stored(odd, tmp_path))
     first.path.with_suffix(".npz").write_bytes(b"damaged")
     with pytest.raises(DataError, match="damaged"):
         paired(first, first)
+
+
+def test_one_without_counts_does_not_hide_the_others(tmp_path, caplog):
+    two_models(tmp_path, layers="last")
+    gone, *_ = two_models(tmp_path, layers="multiscale")
+    gone.path.with_suffix(".npz").unlink()
+    with caplog.at_level("WARNING", "skipbench"):
+        (found,) = compare("a.pth", "b.pth", results=tmp_path)
+    assert found.a[0].result.features["layers"] == "last" and gone.result.id in caplog.text
+
+
+def test_other_labels_training_images_and_seeds_are_said(tmp_path, cli):
+    first, _, _, b = two_models(tmp_path)
+    b[:, 2] += 1
+    some = data_part(split="train", images=20, official=99, partial=True)
+    second = with_counts(tmp_path, b, name="c.pth", seed=3, training=some)
+    found = paired(first, Stored(second, tmp_path))
+    assert {"labelled pixels", "seed", "images trained on"} <= found.differs.keys()
+    done = cli("compare", tmp_path, "a.pth", "c.pth")
+    assert "but the two were not made alike" in done.stdout
+    assert "labelled pixels" in done.stdout
 
 
 def test_settings_that_differ_are_said(tmp_path, cli):

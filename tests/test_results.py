@@ -32,18 +32,49 @@ plain = st.recursive(
     max_leaves=12,
 )
 parts = st.dictionaries(st.text(max_size=8), plain, max_size=4)
+text = st.text(max_size=8) | bytes_as_text
+data = st.builds(
+    lambda more, facts: {**more, **facts},
+    parts,
+    st.fixed_dictionaries(
+        {
+            "name": text,
+            "split": text,
+            "images": st.integers(0, 10**6),
+            "official_images": st.none() | st.integers(0, 10**6),
+            "partial": st.booleans(),
+            "classes": st.integers(1, 200),
+            "fingerprint": text,
+            "names": st.lists(text, max_size=4),
+        }
+    ),
+)
+checkpoints = st.builds(
+    lambda more, facts: {**more, **facts},
+    parts,
+    st.fixed_dictionaries(
+        {"name": text, "sha256": text, "residual": st.none() | text},
+        optional={"epoch": st.none() | st.integers(0, 999), "optimizer": st.none() | text},
+    ),
+)
+metrics = st.builds(
+    lambda more, value, ends: {**more, "headline": "miou", "miou": value, "interval": ends},
+    parts,
+    numbers,
+    st.none() | st.tuples(numbers, numbers),
+)
 records = st.builds(
     plain_result,
     id=st.text(string.ascii_lowercase + string.digits + "-", min_size=1, max_size=20).map(
         "x".__add__
     ),
     evaluation=st.text(max_size=8),
-    metrics=parts,
-    checkpoint=parts,
+    metrics=metrics,
+    checkpoint=checkpoints,
     features=parts,
     protocol=parts,
-    dataset=parts,
-    training=st.none() | parts,
+    dataset=data,
+    training=st.none() | data,
     timing=parts,
     environment=parts,
 )
@@ -103,6 +134,60 @@ def test_strict_makes_them_an_error(tmp_path, cli, command, monkeypatch):
     assert done.exit_code == 4 and "a-newer.json" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("part", "content"),
+    [
+        ("metrics", {}),  # a record of pictures: no figure, no error
+        ("metrics", None),
+        ("metrics", {"headline": "miou", "miou": None}),
+        ("metrics", {"headline": "miou", "miou": "50"}),
+        ("metrics", {"headline": "miou", "miou": 50.0, "interval": [1]}),
+        ("metrics", {"headline": "miou", "miou": float("nan")}),
+        ("metrics", {"headline": "miou"}),
+        ("checkpoint", {}),
+        ("checkpoint", []),
+        ("dataset", {"name": "voc"}),
+        ("features", None),
+        ("features", {"blocks": ["x"]}),
+        ("protocol", None),
+        ("protocol", {"changes": {"epochs": 3}}),
+        ("training", []),
+        ("id", 5),
+        ("id", "../../x"),
+    ],
+)
+@pytest.mark.parametrize("command", [["table"], ["results", "list"], ["report", "-o", "x.html"]])
+def test_records_of_another_shape_are_left_out_too(
+    tmp_path, cli, monkeypatch, part, content, command
+):
+    monkeypatch.chdir(tmp_path)
+    write_result(tmp_path, make_result(), {})
+    odd = {**make_result(name="odd").to_json(), part: content}
+    (tmp_path / "odd.json").write_text(json.dumps(odd))
+    done = cli(*command, tmp_path)
+    assert done.exit_code == 0, done.output
+    if (part, content) != ("metrics", {}):
+        assert "odd.json" in done.stderr
+        assert cli(*command, tmp_path, "--strict").exit_code == 4
+
+
+def test_the_same_id_with_other_figures_is_said(tmp_path, caplog):
+    for name, value in (("a", 50.0), ("b", 20.0)):
+        write_result(tmp_path / name, make_result(value=value), {})
+    with caplog.at_level("WARNING", "skipbench"):
+        (one,) = read_results([tmp_path / "a", tmp_path / "b"])
+    assert one.result.metrics["miou"] == 50.0 and "other figures" in caplog.text
+
+
+def test_a_record_under_another_file_name_has_its_arrays_there(tmp_path):
+    record = make_result()
+    write_result(tmp_path, record, {"counts": np.ones((8, 3, 3))})
+    for suffix in (".json", ".npz"):
+        (tmp_path / f"{record.id}{suffix}").rename(tmp_path / f"mine{suffix}")
+    (one,) = read_results(tmp_path)
+    assert one.counts().shape == (8, 3, 3) and one.path.name == "mine.json"
+
+
 def test_several_folders_and_files_each_record_once(tmp_path):
     records = paper_records("table3")
     for record in records[:8]:
@@ -125,6 +210,8 @@ def test_pick_by_id_or_by_name(tmp_path):
     assert pick(stored, one.result.id[:-3]) == [one]
     assert pick(stored, one.result.id.rpartition("-")[2][:9]) == [one]
     assert len(pick(stored, "skipless-AdamW-9-200")) == 3
+    with pytest.raises(UsageError, match="beginning of 15 ids"):
+        pick(stored, "probe-")
     with pytest.raises(UsageError, match="Did you mean 'skipless-AdamW-9-200'"):
         pick(stored, "skipless-AdamW-9-20O")
 

@@ -23,6 +23,7 @@ from skipbench.pipeline import Reading
 from skipbench.results.store import find_result, read_result
 from skipbench.runs import _estimate, _state
 from skipbench.runs.calls import ProbeOptions, probe_all
+from skipbench.suites._files import epochs_in
 from skipbench.suites._problems import Lines
 from skipbench.suites.kinds import PROBE_KEYS, Places
 from skipbench.suites.read import read_suite
@@ -165,6 +166,7 @@ def test_a_mistake_is_named_with_line_and_key(old, new, line, words, code):
         ('device = "gpu"\n' + HEAD + PROBE, "suite.toml:1: device: 'gpu'"),
         ('cache_limit = "much"\n' + HEAD + PROBE, "suite.toml:1: cache_limit: 'much'"),
         ('outt = "x"\n' + HEAD + PROBE, "suite.toml:1: outt: no such key. Did you mean 'out'"),
+        (HEAD + PROBE.replace("evaluation", "evalutaion"), "suite.toml:5: evalutaion: no such key"),
         (HEAD + HEAD + PROBE, "suite.toml:4: checkpoint.name: 'skip.pth' is the one of line 1"),
         (HEAD + (PROBE + 'name = "a"\n') * 2, "suite.toml:21: evaluation.name: 'a' is the one"),
         ("checkpoint = [\n  {path = 1},\n]\n" + PROBE, "suite.toml:1: checkpoint.path: 1"),
@@ -179,8 +181,8 @@ def test_all_mistakes_are_listed_at_once():
     text = HEAD.replace("skip.pth", "gone.pth").replace('"skip"', "7") + PROBE
     lines = str(mistake(text.replace("limit = 6", "limit = 0"))).splitlines()
     assert [line.split(":")[1] for line in lines if line.startswith("suite")] == ["2", "3", "9"]
-    many = str(mistake(HEAD + PROBE + "".join(f"x{i} = 1\n" for i in range(14))))
-    assert many.count("no such key") == 10 and many.endswith("… and 4 more")
+    many = str(mistake(HEAD + PROBE + "".join(f"x{i} = 1\n" for i in range(34))))
+    assert many.count("no such key") == 30 and many.endswith("… and 4 more")
 
 
 def test_a_data_set_that_is_not_there_is_said_once():
@@ -301,6 +303,55 @@ def test_epochs_of_a_pattern_come_from_the_file_or_its_name(run, weights):
     assert {facts["optimizer"] for facts in found.values()} == {"SOAP"}
     rows = [line for line in shown.stdout.splitlines() if line.startswith("mine")]
     assert [int(row.split()[3]) for row in rows] == [3, 21, 100]
+
+
+@pytest.mark.parametrize(
+    ("names", "epochs"),
+    [
+        (("step1000", "step2000"), [1000, 2000]),
+        (("deep12_100", "deep12_200"), [100, 200]),
+        (("m_ep5_s16", "m_ep10_s16"), [5, 10]),
+        (("vit-epoch_7", "vit-epoch_8"), [7, 8]),
+    ],
+)
+def test_numbers_in_names(names, epochs):
+    assert epochs_in([f"run/{name}.pth" for name in names]) == epochs
+
+
+def test_a_folder_with_brackets_and_a_mark_at_the_beginning(tmp_path, ckpt):
+    folder = tmp_path / "run [a]"
+    folder.mkdir()
+    ckpt.rename(folder / "checkpoint1.pth")
+    text = "\ufeff" + HEAD.replace("skip.pth", "check*.pth") + PROBE
+    (folder / "suite.toml").write_text(text, encoding="utf-8")
+    (entry,) = read_suite(folder / "suite.toml").checkpoints
+    assert Path(entry.path) == folder / "checkpoint1.pth"
+
+
+def test_two_names_for_one_model_do_not_take_turns(run, ckpt):
+    Path("copy.pth").write_bytes(ckpt.read_bytes())
+    copy = HEAD.replace("skip.pth", "copy.pth")
+    twice = f'{HEAD}name = "one"\n{copy}name = "two"\n{PROBE}'
+    for _ in range(2):  # also where the first is known to be done
+        shown = run(twice)
+        assert shown.exit_code == 2 and "the same weights as one" in shown.stderr
+        assert [r.checkpoint["name"] for r in records()] == ["one"]
+
+
+def test_a_file_and_its_name_that_disagree_are_said(run, weights):
+    Path("run").mkdir()
+    state = {f"backbone.{k}": v for k, v in weights.items()}
+    torch.save({"teacher": state, "epoch": 3}, "run/checkpoint0100.pth")
+    shown = run(HEAD.replace("skip.pth", "run/check*.pth") + PROBE)
+    assert "says epoch 3, its name 100" in shown.stderr
+    assert [r.checkpoint["epoch"] for r in records()] == [3]
+
+
+def test_names_with_markup_are_shown_as_they_are(run):
+    shown = run(HEAD + 'name = "a[/b][red]"\n' + PROBE)
+    assert shown.exit_code == 0, shown.output
+    assert "a[/b][red]" in shown.stdout
+    assert "a[/b][red]" in run(HEAD + 'name = "a[/b][red]"\n' + PROBE, "--dry-run").stdout
 
 
 def test_what_the_suite_says_is_in_the_record(run):

@@ -127,7 +127,10 @@ def test_records_beyond_the_papers_grid_get_rows_and_columns():
     ]
     made = table([*paper_records("table2"), *more], layout="table2")
     assert ("VOC2012", "100 skipless") in made.columns
-    assert made.columns.index(("VOC2012", "100 skipless")) == 3  # with its data set
+    epochs = [run for name, run in made.columns if name == "VOC2012"]  # now in order of time
+    order = ["100 skipless", "200 skipless", "300 skip", "300 skipless", "? epochs skip"]
+    assert epochs == order
+    assert made.columns[5] == ("COCOStuff", "300 skip")  # as the paper has it
     assert made.columns[-1] == ("shapes", "300 skip")
     assert ("single", "lion") in [row.labels for row in made.rows]
     assert ("last4", "unknown") in [row.labels for row in made.rows]
@@ -149,16 +152,16 @@ def test_partial_other_protocol_and_oracle_choice_are_marked():
         checkpoint={"warning": "its weights look SKIPLESS"},
     )
     made = table([record], layout="table2")
-    assert footnotes(made) == [
+    assert footnotes(made)[0].split("; ") == [
         "partial: 8 of 1,449 images of val",
         "protocol paper with epochs 5 instead of 30, size 96x96 instead of 448x448",
         "learning rate chosen on the validation images, as papers do",
         "run skip, though its weights do not look so",
     ]
-    assert made.rows[0].cells[0].marks == ("a", "b", "c", "d")
-    assert "50.0ᵃ ᵇ ᶜ ᵈ" in made.text("rich")
-    assert "50.0<sup>a,b,c,d</sup>" in made.text("md")
-    assert r"50.0\textsuperscript{a,b,c,d}" in made.text("latex")
+    assert made.rows[0].cells[0].mark == "a"
+    assert "50.0ᵃ" in made.text("rich")
+    assert "50.0<sup>a</sup>" in made.text("md")
+    assert r"50.0\textsuperscript{a}" in made.text("latex")
     assert "partial: 8 of 1,449" in made.text("csv")
 
 
@@ -171,7 +174,66 @@ def test_facts_that_no_axis_shows_are_marked_where_they_are_not_the_papers():
     assert footnotes(table([make_result(depth=6)], layout="table2")) == ["depth 6, not 12"]
     odd = make_result(layers="multiscale", epoch=100, optimizer="sgd", residual="skipless")
     made = table([odd], layout="table3")
-    assert footnotes(made) == ["optimizer SGD, not AdamW", "epoch 100, not 200"]
+    assert footnotes(made) == ["optimizer SGD, not AdamW; epoch 100, not 200"]
+
+
+def test_models_that_differ_in_more_than_the_file_are_not_taken_for_seeds():
+    two = [
+        make_result(value=60.0, checkpoint={"weights": "teacher"}),
+        make_result(value=20.0, checkpoint={"weights": "student"}, seed=1),
+    ]
+    made = table(two)
+    assert "weights" in made.stub and len(made.rows) == 2
+    with pytest.raises(UsageError, match=r"weights: (teacher or student|student or teacher)"):
+        table(two, layout="table2")
+
+
+def test_other_precisions_in_one_table_are_marked():
+    fp32, bf16 = make_result(), make_result(residual="skipless")
+    bf16.features["precision"] = "bf16"
+    made = table([fp32, bf16], layout="table2")
+    assert footnotes(made) == ["computed in fp32, kept in fp16", "computed in bf16, kept in fp16"]
+    assert not table([bf16], layout="table2").footnotes
+
+
+def test_partial_figures_are_not_the_best():
+    part = data_part(images=3, official=8, partial=True)
+    two = [make_result(), make_result(value=90.0, residual="skipless", data=part)]
+    third = make_result(value=49.0, epoch=200, residual="skipless")
+    made = table([*two, third], layout="table2", compact=True)
+    assert [cell.best for cell in made.rows[0].cells] == [True, False, False]  # 50, 90, 49
+    both = [make_result(data=part), make_result(value=90.0, residual="skipless", data=part)]
+    made = table(both, layout="table2", compact=True)
+    assert [cell.best for cell in made.rows[0].cells] == [False, True]
+
+
+def test_two_partial_runs_of_tokencut_are_no_choice_of_blocks():
+    parts = [data_part(images=n, official=100, partial=True) for n in (20, 50)]
+    two = [
+        make_result(evaluation="tokencut", metric="corloc", data=part, value=v)
+        for part, v in zip(parts, (80.0, 40.0), strict=True)
+    ]
+    with pytest.raises(UsageError, match="2 records for one cell"):
+        table(two, layout="figure3")
+
+
+def test_seeds_cannot_be_split():
+    with pytest.raises(UsageError, match="--by 'seed'"):
+        tables([make_result()], by="seed")
+
+
+def test_csv_of_several_tables_is_one(tmp_path):
+    two = [make_result(), make_result(value=1 / 3, protocol={"epochs": 10})]
+    text = render(tables(two, layout="table2", by="protocol", compact=True), "csv")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    found = {row["VOC2012 300 skip"]: row["table"] for row in rows}
+    assert found.keys() == {"50", "0.3333"} and "epochs 10" in found["0.3333"]
+
+
+def test_signs_that_steer_a_terminal_are_written_out():
+    made = table([make_result(name="\x1b[31mred"), make_result(name="b", residual="skipless")])
+    assert "\x1b" not in made.text("rich") and r"\x1b[31mred" in made.text("rich")
+    assert "\x1b" not in made.text("md")
 
 
 def test_the_best_block_of_tokencut_is_an_oracle_choice():
@@ -237,6 +299,14 @@ def test_plain_shows_settings_that_differ():
     assert not any(cell.best for row in made.rows for cell in row.cells)
 
 
+def test_a_dash_where_off_axis_facts_leave_a_choice_that_is_not_the_papers():
+    two = [make_result(layers="last"), make_result(layers="ibot")]
+    made = table([*two, make_result(layers="multiscale", residual="skipless")], layout="table3")
+    assert values(made)[0] == [None, None, None]
+    alone = table([make_result(layers="last")], layout="table3")
+    assert footnotes(alone) == ["features single, not multiscale"]
+
+
 def test_two_weights_under_one_name_are_told_apart():
     two = [make_result(sha256="a" * 64), make_result(sha256="b" * 64)]
     with pytest.raises(UsageError, match="2 records for one cell"):
@@ -252,7 +322,8 @@ def test_where():
     assert len(table(records, where=["epoch=200", "epoch=300"]).rows) == 36
     with pytest.raises(UsageError, match="Did you mean 'epoch'"):
         table(records, where=["epok=200"])
-    with pytest.raises(UsageError, match="none fits"):
+    assert len(table(records, where=["dataset = VOC2012"]).rows) == 12
+    with pytest.raises(UsageError, match=r"none fits.*There are: epoch 200, 300"):
         table(records, where=["epoch=7"])
 
 
@@ -344,7 +415,13 @@ def test_command(tmp_path, cli):
         "table", tmp_path / "r", "--layout", "table2", "--format", "csv", "-o", tmp_path / "t"
     )
     assert done.exit_code == 0 and (tmp_path / "t").read_text().startswith("features,optimizer")
+    for name, begins in (("t.md", "**Linear"), ("t.tex", r"\documentclass"), ("t.json", "[")):
+        cli("table", tmp_path / "r", "--layout", "table2", "-o", tmp_path / name)
+        assert (tmp_path / name).read_text().startswith(begins)
+    assert cli("table", tmp_path / "r", "--fragment").exit_code == 2
     assert cli("table", tmp_path / "r", "--format", "markdown").exit_code == 2
+    with pytest.raises(UsageError, match="no format"):
+        table(tmp_path / "r").text("markdown")
     assert cli("table", tmp_path / "r", "--layout", "table9").exit_code == 2
 
 

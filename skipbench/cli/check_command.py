@@ -9,6 +9,7 @@ import typer
 
 from skipbench.cli import options
 from skipbench.cli.page import wide_page
+from skipbench.errors import UsageError
 
 if TYPE_CHECKING:
     from skipbench.results.check import Verdict
@@ -57,6 +58,10 @@ def check(
     update: Annotated[
         bool, typer.Option("--update", help="Write these figures as the baseline.")
     ] = False,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="With --update: drop expected figures that are not there."),
+    ] = False,
     junit: Annotated[
         str | None,
         typer.Option("--junit", metavar="FILE", help="Write JUnit XML.", show_default=False),
@@ -72,7 +77,9 @@ def check(
 ) -> None:
     """Compare records with expected figures; exit 5 where one is worse or missing."""
     if update:
-        _update(results, baseline, where, strict, paired)
+        if junit or github or tolerance is not None or sigma is not None:
+            raise UsageError("--update writes a baseline and judges nothing: give it alone")
+        _update(results, baseline, where, strict, paired, prune, as_json)
         return
     from skipbench.results.check import check as run
 
@@ -102,8 +109,11 @@ def _report(verdicts: "list[Verdict]", junit: str | None, github: bool, as_json:
         for line in gates.annotations(verdicts):
             typer.echo(line, err=as_json)
         if place := os.environ.get("GITHUB_STEP_SUMMARY"):
-            with Path(place).open("a", encoding="utf-8", errors="replace") as file:
-                file.write(gates.step_summary(verdicts))
+            try:
+                with Path(place).open("a", encoding="utf-8", errors="replace") as file:
+                    file.write(gates.step_summary(verdicts))
+            except OSError as error:  # the verdict matters more
+                typer.echo(f"no step summary: {error}", err=True)
 
 
 def _show(verdicts: "list[Verdict]") -> None:
@@ -111,6 +121,7 @@ def _show(verdicts: "list[Verdict]") -> None:
     from rich.table import Table
 
     from skipbench.results.gates import sentence, summary
+    from skipbench.results.rendering import printable
 
     styles = {"worse": "bold red", "missing": "bold red", "better": "green", "new": "dim"}
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -118,7 +129,8 @@ def _show(verdicts: "list[Verdict]") -> None:
         table.add_column(name, no_wrap=True)
     for verdict in verdicts:
         cells = (verdict.state, verdict.figure, sentence(verdict))
-        table.add_row(*map(escape, cells), style=styles.get(verdict.state, ""))
+        words = [escape(printable(cell)) for cell in cells]
+        table.add_row(*words, style=styles.get(verdict.state, ""))
     console = wide_page()
     console.print(table)
     console.print(summary(verdicts), style="bold")
@@ -130,10 +142,11 @@ def _update(
     where: list[str] | None,
     strict: bool,
     paired: bool,
+    prune: bool,
+    as_json: bool,
 ) -> None:
     from pathlib import Path
 
-    from skipbench.errors import UsageError
     from skipbench.files import ensure_writable
     from skipbench.results.baseline import make_baseline, read_baseline, write_baseline
     from skipbench.results.figures import entries, only, parse_where
@@ -145,7 +158,7 @@ def _update(
         raise UsageError("no record to make a baseline of")
     before = read_baseline(path, counts=True) if path.exists() else None
     counts = paired or path.with_suffix(".npz").exists()  # old counts beside new figures mislead
-    made = make_baseline(entries(found), before, counts=counts)
+    made = make_baseline(entries(found), before, counts=counts, prune=prune)
     ensure_writable(path.parent)
     write_baseline(path, made)
     old = before.figures if before else {}
@@ -154,7 +167,13 @@ def _update(
         state = "new" if was is None else "unchanged" if was == now else f"was {was.value:.2f}"
         kept = ", not among these results: kept" if was is now else ""
         typer.echo(f"{now.value:6.2f}  {name}  ({state}{kept})", file=sys.stderr)
+    for name in sorted(set(old) - set(made.figures)):
+        typer.echo(f"        {name}  (dropped)", err=True)
     typer.echo(f"written: {path}, {len(made.figures)} figures", err=True)
+    if as_json:
+        typer.echo(
+            json.dumps([vars(made.figures[name]) for name in sorted(made.figures)], indent=2)
+        )
 
 
 def calibrate(

@@ -100,9 +100,8 @@ def show(pair: "Paired", top: int) -> None:
     console = wide_page()
     first = pair.a[0].result
     metric = METRICS.get(pair.metric, pair.metric)
-    console.print(
-        f"\n[bold]{first.evaluation} on {first.dataset['name']} {first.dataset['split']}[/]"
-    )
+    heading = f"\n{first.evaluation} on {first.dataset['name']} {first.dataset['split']}"
+    console.print(heading, style="bold", markup=False)
     for letter, side, value in (("A", pair.a, pair.a_value), ("B", pair.b, pair.b_value)):
         console.print(f"{letter}  {metric} {value:.2f}  {_who(side)}", markup=False)
     low, high = pair.interval
@@ -110,44 +109,59 @@ def show(pair: "Paired", top: int) -> None:
         f"B − A  [bold]{signed(pair.difference, 2)}[/]  95 % interval {signed(low, 2)} to "
         f"{signed(high, 2)}, {chance(pair.p_value)}, {pair.images:,} images in common"
     )
-    console.print(_verdict(pair))
     if pair.only_a or pair.only_b:
         console.print(f"left out: {pair.only_a:,} images that only A has, {pair.only_b:,} only B")
     for name, values in pair.differs.items():
-        console.print(f"not made alike: {name} {values[0]} and {values[1]}", markup=False)
-    _moves(console, "classes", [m for m in pair.classes if m.difference is not None][:top])
-    _moves(console, "images", [m for m in pair.moved if m.difference][:top])
+        a, b = map(_short, values)
+        console.print(f"not made alike: {name} {a} and {b}", markup=False)
+    console.print(_verdict(pair))
+    _moves(console, "classes", [m for m in pair.classes if m.difference][:top])
+    _moves(console, "images", [m for m in pair.moved if m.effect and m.difference][:top])
 
 
 def _who(side: Any) -> str:
+    from skipbench.results.figures import Figure
+    from skipbench.results.rendering import printable
+
     result = side[0].result
     seeds = f", {len(side)} seeds" if len(side) > 1 else ""
     name, residual = result.checkpoint["name"], result.checkpoint["residual"]
-    return f"{name} ({residual}), {result.features['layers']}{seeds}  {result.id}"
+    features = Figure(side[0]).facts["features"]
+    return printable(f"{name} ({residual}), {features}{seeds}  {result.id}")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list | tuple) and len(value) > 6:
+        return f"{sum(value):,} in all"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _verdict(pair: "Paired") -> str:
     low, high = pair.interval
-    if low > 0 or high < 0:
-        return f"B is {'better' if low > 0 else 'worse'}, by more than other images would explain."
-    return "No difference that other images could not explain."
+    if low <= 0 <= high:
+        return "Not shown to differ: 0 lies within the interval."
+    words = f"B is {'better' if low > 0 else 'worse'}, by more than other images would explain"
+    return f"{words}; but the two were not made alike." if pair.differs else f"{words}."
 
 
 def _moves(console: Any, what: str, moves: "list[Move]") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from skipbench.results.rendering import signed
+    from skipbench.results.rendering import printable, signed
 
     if not moves:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(f"{what} that moved most", no_wrap=True)
-    for name in ("A", "B", "B − A", "95 % interval"):
-        if name != "95 % interval" or any(move.interval for move in moves):
-            table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(f"{what} that moved it most", no_wrap=True)
+    last = "95 % interval" if what == "classes" else "part in the difference"
+    for name in ("A", "B", "B − A", last):
+        table.add_column(name, justify="right", no_wrap=True)
     for move in moves:
-        ends = move.interval and f"{signed(move.interval[0])} to {signed(move.interval[1])}"
         cells = [f"{move.a:.1f}", f"{move.b:.1f}", signed(move.difference or 0.0)]
-        table.add_row(escape(move.name), *cells, *([ends] if ends else []))
+        if what == "images":
+            cells.append(signed(move.effect or 0.0, 2))
+        elif move.interval:
+            cells.append(f"{signed(move.interval[0])} to {signed(move.interval[1])}")
+        table.add_row(escape(printable(move.name)), *cells)
     console.print(table)

@@ -1,6 +1,5 @@
 """`skipbench data list|verify|show|download`: what is there, what is missing."""
 
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -189,8 +188,8 @@ def show(
     """Draw some images with their masks or boxes, in the data set's colours."""
     from skipbench.datasets import open_dataset
     from skipbench.errors import UsageError
-    from skipbench.files import ensure_writable, write_whole
-    from skipbench.pictures import dataset_sheet
+    from skipbench.files import ensure_writable
+    from skipbench.pictures import dataset_sheet, save
 
     data = open_dataset(name, split, root=data_root, limit=10**9, classes=classes)
     data = data.sampled(limit, seed)
@@ -198,9 +197,7 @@ def show(
     if path.suffix.lower() != ".png" or path.is_dir():
         raise UsageError(f"--out {path}: give the name of a .png file")
     ensure_writable(path.parent)
-    buffer = io.BytesIO()
-    dataset_sheet(data).save(buffer, "PNG")
-    write_whole(path, buffer.getvalue())
+    save(dataset_sheet(data), path)
     typer.echo(f"{len(data)} images of {data.name} {data.split}: {path}")
 
 

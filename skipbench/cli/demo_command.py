@@ -9,6 +9,8 @@ from skipbench.cli import options
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from skipbench.results.read import Stored
+
 
 def add_to(app: typer.Typer) -> None:
     from skipbench.cli.app import ending_well
@@ -39,13 +41,13 @@ def demo(
         show(pipeline.inspect(path, device="cpu"))
     shapes = steps.draw_shapes(folder / "shapes.png")
     typer.echo(f"\nthe embedded data set, drawn with its masks: {shapes}\n")
-    for path in checkpoints:
-        steps.probe_shapes(path, folder)
-    _show_results(folder / "results")
-    _report(folder, open_it)
+    found = [result for path in checkpoints for result in steps.probe_shapes(path, folder)]
+    records = steps.stored(found, folder)
+    _show_results(records)
+    _report(records, folder, open_it)
 
 
-def _show_results(results: "Path") -> None:
+def _show_results(records: "list[Stored]") -> None:
     """What `skipbench table` and `skipbench compare` print."""
     from skipbench.cli.compare_command import show as show_comparison
     from skipbench.cli.page import wide_page
@@ -54,19 +56,19 @@ def _show_results(results: "Path") -> None:
     from skipbench.results.tables import table
 
     typer.echo()
-    show_table(table(results, layout="table2", compact=True, ci=True), wide_page())
-    for pair in compare("skip.pth", "skipless.safetensors", results=results):
+    show_table(table(records, layout="table2", compact=True, ci=True), wide_page())
+    for pair in compare("skip.pth", "skipless.safetensors", results=records):
         if pair.a[0].result.features["layers"] == "multiscale":
             show_comparison(pair, top=3)
     typer.echo("\n(Both models are untrained: these are the figures of two initialisations.)")
 
 
-def _report(folder: "Path", open_it: bool) -> None:
+def _report(records: "list[Stored]", folder: "Path", open_it: bool) -> None:
     from skipbench import demo as steps
     from skipbench.cli.page import open_in_browser
     from skipbench.results.report import report
 
-    page = report(folder / "results", folder / "report.html", title=steps.TITLE)
+    page = report(records, folder / "report.html", title=steps.TITLE)
     typer.echo(
         f"\nNow your own:  skipbench inspect --ckpt CHECKPOINT\n"
         f"               skipbench probe --ckpt CHECKPOINT --dataset voc\n"

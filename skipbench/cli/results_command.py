@@ -53,8 +53,8 @@ def _plain(one: "Stored") -> dict[str, Any]:
         "id": one.result.id,
         "file": str(one.path),
         **figure.facts,
-        "metric": figure.metric,
-        "value": figure.value,
+        "metric": figure.metric if figure.known else None,
+        "value": figure.value if figure.known else None,
         "interval": figure.interval,
         "finished": one.result.timing.get("finished"),
     }
@@ -65,6 +65,7 @@ def _print(found: "list[Stored]") -> None:
     from rich.table import Table
 
     from skipbench.results.figures import METRICS, Figure
+    from skipbench.results.rendering import printable
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("id", "checkpoint", "variant", "data set", "features", "figure", "finished"):
@@ -79,10 +80,12 @@ def _print(found: "list[Stored]") -> None:
             facts["residual"],
             f"{facts['dataset']} {facts['split']}" + (", partial" if figure.partial else ""),
             facts["features"],
-            f"{METRICS.get(figure.metric, figure.metric)} {figure.value:.1f}{ends}",
+            f"{METRICS.get(figure.metric, figure.metric)} {figure.value:.1f}{ends}"
+            if figure.known
+            else "–",
             str(one.result.timing.get("finished") or "")[:16].replace("T", " "),
         )
-        table.add_row(*(escape(str(cell)) for cell in cells))
+        table.add_row(*(escape(printable(str(cell))) for cell in cells))
     wide_page().print(table)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import page
+from skipbench.cli.page import wide_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -123,8 +123,8 @@ def _figures(outcome: "Outcome") -> "Iterator[tuple[str, str, str, str]]":
         shown, interval = f"{name} {mean(values):.1f}", group[0].metrics.get("interval")
         between = f"{interval[0]:.1f} to {interval[1]:.1f}" if interval else ""
         if len(values) > 1:
-            shown = f"{name} {mean(values):.2f} ± {stdev(values):.2f}"
-            between = f"{len(values)} seeds"
+            shown = f"{name} {mean(values):.2f} ± {stdev(values):.2f} ({len(values)} seeds)"
+            between = ""
         yield "" if epoch is None else str(epoch), layers, shown, between
 
 
@@ -132,7 +132,7 @@ def _figures(outcome: "Outcome") -> "Iterator[tuple[str, str, str, str]]":
 
 
 def _show_forecasts(forecasts: "Sequence[Forecast]") -> None:
-    from skipbench.engine.progress import clock
+    from skipbench.engine.progress import duration
     from skipbench.files import size_text
 
     table = _table(
@@ -145,13 +145,13 @@ def _show_forecasts(forecasts: "Sequence[Forecast]") -> None:
             table.add_row(*_place(each), "done", f"{each.records}", style="dim")
         else:
             records = f"{each.missing} of {each.records}"
-            took = clock(each.seconds), size_text(each.disk_bytes)
+            took = duration(each.seconds), size_text(each.disk_bytes)
             table.add_row(*_place(each), "to do", records, f"{each.images:,}", *took)
     _print(table, [*_failures(forecasts), *_in_all(forecasts)])
 
 
 def _in_all(forecasts: "Sequence[Forecast]") -> list[str]:
-    from skipbench.engine.progress import clock
+    from skipbench.engine.progress import duration
     from skipbench.files import size_text
 
     todo = [each for each in forecasts if each.state == "to do"]
@@ -159,7 +159,7 @@ def _in_all(forecasts: "Sequence[Forecast]") -> list[str]:
     return [
         f"{len(todo)} of {len(forecasts)} cells to do: {sum(e.missing for e in todo)} records, "
         f"{sum(e.images for e in todo):,} images through the backbone",
-        f"in all about {clock(sum(e.seconds for e in todo))} (h:min:s), "
+        f"in all about {duration(sum(e.seconds for e in todo))}, "
         f"{size_text(sum(e.disk_bytes for e in todo))} of disk, {size_text(memory)} of memory",
     ]
 
@@ -168,8 +168,14 @@ def _in_all(forecasts: "Sequence[Forecast]") -> list[str]:
 
 
 def _place(entry: "Outcome | Forecast") -> tuple[str, str, str]:
+    from rich.markup import escape
+
+    from skipbench.results.rendering import printable
+
     cell = entry.cell
-    return cell.checkpoint.name, cell.data_name, cell.evaluation.name
+    names = (cell.checkpoint.name, cell.data_name, cell.evaluation.name)
+    name, data, evaluation = (escape(printable(word)) for word in names)
+    return name, data, evaluation
 
 
 def _failures(entries: "Sequence[Outcome | Forecast]") -> list[str]:
@@ -195,8 +201,6 @@ def _table(words: "Sequence[str]", numbers: "Sequence[str]") -> Any:
 
 
 def _print(table: Any, lines: "Sequence[str]") -> None:
-    """No figure is ever cut off, however narrow the screen."""
-    console = page(highlight=False)
-    console.width = max(console.width, 1000)
+    console = wide_page()
     console.print(table)
     console.print("\n".join(lines), markup=False)

@@ -7,6 +7,8 @@ import typer
 from skipbench.cli import options
 from skipbench.cli.page import wide_page
 
+SUFFIXES = {".md": "md", ".tex": "latex", ".csv": "csv", ".json": "json"}
+
 
 def add_to(app: typer.Typer) -> None:
     from skipbench.cli.app import ending_well
@@ -25,8 +27,14 @@ def table(
         ),
     ] = "plain",
     format: Annotated[
-        str, typer.Option("--format", metavar="rich|md|latex|csv|json", help="How to print it.")
-    ] = "rich",
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="rich|md|latex|csv|json",
+            help="How to print it.",
+            show_default="by the name of --output, else rich",
+        ),
+    ] = None,
     ci: Annotated[
         bool, typer.Option("--ci", help="Show 95 % intervals, and deviations over seeds.")
     ] = False,
@@ -64,9 +72,13 @@ def table(
     """
     from pathlib import Path
 
+    from skipbench.errors import UsageError
     from skipbench.results.tables import FORMATS, tables
 
     options.one_of("--format", format, *FORMATS)
+    format = format or SUFFIXES.get(Path(output or "").suffix.lower(), "rich")
+    if fragment and format != "latex":
+        raise UsageError(f"--fragment is for LaTeX, not for {format}: give --format latex")
     made = tables(
         results or ["results"], layout=layout, where=where or (), by=by, ci=ci, paper=paper,
         compact=compact, strict=strict,
@@ -77,8 +89,9 @@ def table(
     if output:
         from skipbench.files import ensure_writable, write_whole
 
+        text = render(made, format, fragment=fragment)
         ensure_writable(Path(output).parent)
-        write_whole(Path(output), render(made, format, fragment=fragment).encode())
+        write_whole(Path(output), text.encode("utf-8", "backslashreplace"))
         typer.echo(f"written: {output}", err=True)
     elif format == "rich":
         for i, one in enumerate(made):

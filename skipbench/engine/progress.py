@@ -171,6 +171,14 @@ def _is_animated() -> bool:
     return sys.stderr.isatty() and not is_plain()
 
 
+def duration(seconds: float) -> str:
+    """In words, for a forecast: "40 s", "12 min", "2 h 5 min"."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{round(seconds)} s"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
 def clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -9,7 +9,7 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ import numpy as np
 
 from skipbench.errors import DataError, UsageError
 from skipbench.files import write_whole
-from skipbench.results.figures import Entry, differing
+from skipbench.results.figures import FACTS, Entry, differing
+from skipbench.results.store import no_number
 
 SCHEMA = 1
 
@@ -36,6 +37,8 @@ class Expected:
     protocol: str  # a key of `Baseline.protocols`
     sha256: str  # of the checkpoint
     images: Mapping[str, Any]
+    precision: str | None
+    facts: Mapping[str, Any]  # for --where
     record: str  # id of the first
 
 
@@ -43,7 +46,13 @@ class Expected:
 class Baseline:
     figures: Mapping[str, Expected]
     protocols: Mapping[str, Mapping[str, Any]]
-    counts: Mapping[str, np.ndarray] = field(default_factory=dict)  # "FIGURE#SEED" → by image
+    counts: Mapping[str, np.ndarray] = field(default_factory=dict)  # of `counts_key`, by image
+
+
+def counts_key(figure: str, number: int) -> str:
+    """A name of an array in an archive, whatever signs a file name may have; for each seed."""
+    digest = hashlib.sha256(figure.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return f"{digest}-{number}"
 
 
 def name_of(entry: Entry) -> str:
@@ -69,7 +78,8 @@ def expected(entry: Entry, before: Baseline | None = None) -> Expected:
     """The line of an entry; the noise is kept where the figure is made as before."""
     key = protocol_key(entry.first.settings)
     old = before.figures.get(name_of(entry)) if before else None
-    kept = old if old and old.protocol == key else None
+    images = json.loads(json.dumps(entry.first.images))
+    kept = old if old and (old.protocol, old.images) == (key, images) else None
     return Expected(
         figure=name_of(entry),
         metric=entry.first.metric,
@@ -80,7 +90,9 @@ def expected(entry: Entry, before: Baseline | None = None) -> Expected:
         noise_seeds=kept.noise_seeds if kept else 0,
         protocol=key,
         sha256=entry.first.result.checkpoint["sha256"],
-        images=json.loads(json.dumps(entry.first.images)),
+        images=images,
+        precision=entry.first.computing["precision"],
+        facts={name: entry.facts[name] for name in FACTS if name != "seed"},
         record=entry.first.result.id,
     )
 
@@ -91,9 +103,13 @@ def protocol_key(settings: Mapping[str, Any]) -> str:
 
 
 def make_baseline(
-    found: Sequence[Entry], before: Baseline | None = None, *, counts: bool = False
+    found: Sequence[Entry],
+    before: Baseline | None = None,
+    *,
+    counts: bool = False,
+    prune: bool = False,
 ) -> Baseline:
-    """Of these figures. Those of the one before that are not among them stay."""
+    """Of these figures. Those of the one before that are not among them stay, but for `prune`."""
     groups = named(found)
     for name, group in groups.items():
         if len(group) > 1:
@@ -111,12 +127,13 @@ def make_baseline(
     if counts:
         for name, (entry,) in groups.items():
             for i, figure in enumerate(entry.figures):
-                arrays[f"{name}#{i}"] = figure.stored.arrays()["counts"]
-    if before:
+                arrays[counts_key(name, i)] = figure.stored.counts()
+    if before and not prune:
         kept = {name: old for name, old in before.figures.items() if name not in figures}
         figures |= kept
         protocols |= {old.protocol: before.protocols[old.protocol] for old in kept.values()}
-        arrays |= {k: v for k, v in before.counts.items() if k.rpartition("#")[0] in kept}
+        keys = {counts_key(name, i) for name, old in kept.items() for i in range(old.seeds)}
+        arrays |= {key: counts for key, counts in before.counts.items() if key in keys}
     return Baseline(figures, protocols, arrays)
 
 
@@ -147,7 +164,8 @@ def write_baseline(path: Path, baseline: Baseline) -> None:
 
 def read_baseline(path: Path, *, counts: bool = False) -> Baseline:
     try:
-        content = json.loads(path.read_bytes().decode("utf-8", "surrogateescape"))
+        text = path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+        content = json.loads(text, parse_constant=no_number)
     except FileNotFoundError:
         raise UsageError(
             f"no baseline at {path}; `skipbench check RESULTS --baseline {path} --update` makes one"
@@ -157,12 +175,35 @@ def read_baseline(path: Path, *, counts: bool = False) -> Baseline:
     try:
         if content["schema"] > SCHEMA:
             raise DataError(f"{path}: a baseline of schema {content['schema']}, of a newer version")
-        figures = [Expected(**line) for line in content["figures"]]
+        figures = [_line(line) for line in content["figures"]]
         found = {one.figure: one for one in figures}
-        protocols = {one.protocol: content["protocols"][one.protocol] for one in figures}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: not a baseline of skipbench ({error})") from None
+        protocols = {one.protocol: dict(content["protocols"][one.protocol]) for one in figures}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{path}: not a baseline of skipbench, or a damaged one ({error})"
+        ) from None
+    if len(found) < len(figures):
+        twice = next(one.figure for one in figures if found[one.figure] is not one)
+        raise DataError(f"{path}: two lines for {twice!r}; take one out")
     return Baseline(found, protocols, _read_counts(path.with_suffix(".npz")) if counts else {})
+
+
+def _line(content: Mapping[str, Any]) -> Expected:
+    """One that was edited may hold anything."""
+    known = {one.name for one in fields(Expected)}
+    if odd := known ^ set(content):
+        raise ValueError(f"{sorted(odd)[0]!r} in a line is missing, or unknown")
+    line = Expected(**content)
+    for name, kind in (
+        ("figure", str), ("metric", str), ("value", int | float), ("seeds", int),
+        ("noise", int | float | None), ("noise_seeds", int), ("protocol", str), ("sha256", str),
+        ("images", dict), ("facts", dict), ("precision", str | None),
+    ):  # fmt: skip
+        if not isinstance(getattr(line, name), kind) or isinstance(getattr(line, name), bool):
+            raise ValueError(f"{name} {getattr(line, name)!r}")
+    if line.seeds < 1 or not set(FACTS) - {"seed"} <= set(line.facts):
+        raise ValueError(f"{line.figure}: seeds or facts")
+    return line
 
 
 def _read_counts(path: Path) -> dict[str, np.ndarray]:

@@ -6,14 +6,16 @@ sigma       worse: more than so many deviations of the training noise below. Two
 paired      worse: the paired 95 % interval of the difference lies below 0
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from skipbench.errors import UsageError
+from skipbench.errors import DataError, UsageError
 from skipbench.metrics.intervals import (
     RESAMPLES,
     bootstrap,
@@ -21,12 +23,15 @@ from skipbench.metrics.intervals import (
     p_value,
     resample_weights,
 )
-from skipbench.results.baseline import Baseline, Expected, named, read_baseline
+from skipbench.results.baseline import Baseline, Expected, counts_key, named, read_baseline
 from skipbench.results.compare import score_of
-from skipbench.results.figures import Entry, differing, entries, only, parse_where
+from skipbench.results.figures import Entry, differing, entries, fits, only, parse_where
 from skipbench.results.read import Source, read_results
 
+log = logging.getLogger("skipbench")
+
 TOLERANCE = 0.5
+FEW_SEEDS = 4
 ROUNDING = 1e-4  # values in a baseline have four digits
 
 State = Literal["met", "better", "worse", "missing", "new"]
@@ -66,27 +71,33 @@ def check(
     """`skipbench check`: the expected figures first, then new ones."""
     if sum((tolerance is not None, sigma is not None, paired)) > 1:
         raise UsageError("give one of --tolerance, --sigma and --paired")
-    wanted = read_baseline(Path(baseline), counts=paired)
-    stored = only(read_results(results, strict=strict), parse_where(where))
-    groups = named(entries(stored))
+    if not all(isfinite(limit) and limit >= 0 for limit in (tolerance or 0, sigma or 0)):
+        raise UsageError("--tolerance and --sigma are numbers from 0")
+    wanted, chosen = read_baseline(Path(baseline), counts=paired), parse_where(where)
+    if not wanted.figures:
+        log.warning("%s expects nothing: every result passes", baseline)
+    groups = named(entries(only(read_results(results, strict=strict), chosen)))
+    names = sorted(name for name, line in wanted.figures.items() if fits(line.facts, chosen))
+    if sigma is not None:
+        _require_noise([wanted.figures[name] for name in names if name in groups])
     verdicts = []
-    for name in sorted(wanted.figures):
+    for name in names:
         line = wanted.figures[name]
         if name not in groups:
             verdicts.append(Verdict(name, "missing", line.metric, line.value, None, None, None))
             continue
-        entry = _made_alike(line, wanted, groups[name])
+        entry = made_alike(line, wanted, groups[name])
         if paired:
             verdicts.append(_paired(line, entry, wanted))
         else:
             verdicts.append(_judge(line, entry, _allowed(line, entry, tolerance, sigma)))
     for name in sorted(set(groups) - set(wanted.figures)):
-        entry = groups[name][0]
-        verdicts.append(Verdict(name, "new", entry.first.metric, None, entry.value, None, None))
+        for entry in groups[name]:
+            verdicts.append(Verdict(name, "new", entry.first.metric, None, entry.value, None, None))
     return verdicts
 
 
-def _made_alike(line: Expected, wanted: Baseline, group: Sequence[Entry]) -> Entry:
+def made_alike(line: Expected, wanted: Baseline, group: Sequence[Entry]) -> Entry:
     """The entry that was made as the expected figure was; an error that says how it differs."""
     before = {**wanted.protocols[line.protocol], **line.images, "measure": line.metric}
     ways = []
@@ -94,33 +105,65 @@ def _made_alike(line: Expected, wanted: Baseline, group: Sequence[Entry]) -> Ent
         images = {name: list(value) for name, value in entry.first.images.items()}
         now = {**entry.first.settings, **images, "measure": entry.first.metric}
         ways.append(differing([before, now]))
-    if not all(ways):
-        return group[ways.index({})]
-    told = "; ".join(f"{k}: {old} in the baseline, {new} now" for k, (old, new) in ways[0].items())
+    alike = [entry for entry, way in zip(group, ways, strict=True) if not way]
+    if len(alike) > 1:
+        raise UsageError(
+            f"{len(alike)} records are called {line.figure!r}; which one is meant?\n"
+            + "\n".join(f"  {_which(entry)}" for entry in alike)
+            + "\nTake the old ones out of the folder, or give names with --label name=…"
+        )
+    if alike:
+        return alike[0]
+    told = "; ".join(
+        f"{name}: {_words(old)} in the baseline, {_words(new)} now"
+        for name, (old, new) in ways[0].items()
+    )
     raise UsageError(
         f"{line.figure}: the baseline was made with another protocol, or on other images.\n{told}\n"
         "Evaluate as it was, or write a new baseline with --update."
     )
 
 
+def _words(value: Any) -> str:
+    """ "30 (2a5f0348ff4e)" for so many images and their fingerprint."""
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], str):
+        return f"{value[0]:,} ({value[1]})"
+    return str(value)
+
+
+def _which(entry: Entry) -> str:
+    result = entry.first.result
+    return f"{result.id}  {entry.value:.2f}  weights {result.checkpoint['sha256'][:12]}"
+
+
+def _require_noise(lines: Sequence[Expected]) -> None:
+    unknown = [line.figure for line in lines if line.noise is None]
+    if unknown:
+        told = "\n".join(f"  {name}" for name in unknown)
+        raise UsageError(
+            f"--sigma: the noise of {len(unknown)} figures is not known:\n{told}\n"
+            "`skipbench calibrate` measures it; --where leaves figures out."
+        )
+    if few := [line for line in lines if line.noise_seeds < FEW_SEEDS]:
+        least = min(line.noise_seeds for line in few)
+        log.warning("noise from %d seeds is itself uncertain; calibrate with more", least)
+
+
 def _allowed(line: Expected, entry: Entry, tolerance: float | None, sigma: float | None) -> float:
     if sigma is None:
         return TOLERANCE if tolerance is None else tolerance
-    if line.noise is None:
-        raise UsageError(
-            f"{line.figure}: its noise is not known; `skipbench calibrate` measures it for --sigma"
-        )
+    assert line.noise is not None
     seeds = (1 / line.seeds + 1 / len(entry.figures)) / 2  # means over seeds are less noisy
     return float(sigma * line.noise * np.sqrt(seeds))
 
 
 def _judge(line: Expected, entry: Entry, allowed: float) -> Verdict:
     difference = entry.value - line.value
-    state: State = "met"
-    if difference < -allowed - ROUNDING:
-        state = "worse"
-    elif difference > allowed + ROUNDING:
+    state: State = "worse"  # unless it is shown not to be
+    if difference > allowed + ROUNDING:
         state = "better"
+    elif difference >= -allowed - ROUNDING:
+        state = "met"
     return Verdict(
         line.figure, state, line.metric, line.value, entry.value, difference, allowed,
         note=_weights(line, entry),
@@ -128,14 +171,24 @@ def _judge(line: Expected, entry: Entry, allowed: float) -> Verdict:
 
 
 def _paired(line: Expected, entry: Entry, wanted: Baseline) -> Verdict:
-    before = [wanted.counts.get(f"{line.figure}#{i}") for i in range(line.seeds)]
+    before = [wanted.counts.get(counts_key(line.figure, i)) for i in range(line.seeds)]
     if any(counts is None for counts in before):
         raise UsageError(
             f"{line.figure}: no counts by image beside the baseline; write it with "
             "--update --paired"
         )
-    now = [figure.stored.arrays()["counts"] for figure in entry.figures]
+    now = [figure.stored.counts() for figure in entry.figures]
     score = score_of(entry.first.result)
+    if any(counts.shape != now[0].shape for counts in [*now, *before]):  # type: ignore[union-attr]
+        raise DataError(f"{line.figure}: counts by image of another shape; --update --paired")
+    if len(now[0]) < 2:
+        raise UsageError(f"{line.figure}: one image says nothing of others; give --tolerance")
+    of_counts = np.mean([score(counts.sum(0, dtype=np.int64)) for counts in before])  # type: ignore[union-attr]
+    if abs(of_counts - line.value) > 1e-3:
+        raise DataError(
+            f"{line.figure}: the counts beside the baseline are of {of_counts:.2f}, not of "
+            f"{line.value:.2f}: the two files do not belong together; --update --paired"
+        )
     weights = resample_weights(len(now[0]), RESAMPLES, seed=0)
     new, old = (
         np.mean([bootstrap(counts, score, weights) for counts in side], axis=0)  # type: ignore[arg-type]
@@ -150,5 +203,11 @@ def _paired(line: Expected, entry: Entry, wanted: Baseline) -> Verdict:
 
 
 def _weights(line: Expected, entry: Entry) -> str:
-    same = entry.first.result.checkpoint["sha256"] == line.sha256
-    return "" if same else "other weights than the baseline's"
+    notes = []
+    if len(entry.figures) != line.seeds:
+        notes.append(f"mean of {line.seeds} seeds in the baseline, of {len(entry.figures)} now")
+    if entry.first.result.checkpoint["sha256"] != line.sha256:
+        notes.append("other weights than the baseline's")
+    if (now := entry.first.computing["precision"]) != line.precision:
+        notes.append(f"computed in {now}, the baseline in {line.precision}")
+    return ", ".join(notes)

@@ -4,18 +4,20 @@ Both are scored on the same resamples of the images they share, so what is hard 
 cancels. Two figures whose own intervals overlap may well differ by more than chance; this tells.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from skipbench.errors import DataError, UsageError
+from skipbench.errors import DataError, NumbersError, UsageError
 from skipbench.metrics.intervals import (
     RESAMPLES,
     bootstrap,
     interval,
+    leave_one_out,
     p_value,
     resample_weights,
 )
@@ -23,6 +25,8 @@ from skipbench.metrics.segmentation import LEFT_OUT, class_iou, miou_percent
 from skipbench.records import Result
 from skipbench.results.figures import Entry, Figure, differing, entries
 from skipbench.results.read import Source, Stored, pick, read_results
+
+log = logging.getLogger("skipbench")
 
 Score = Callable[[np.ndarray], np.ndarray]
 
@@ -36,14 +40,15 @@ class Move:
     b: float | None
     difference: float | None
     interval: tuple[float, float] | None = None
+    effect: float | None = None  # of an image: points of the whole difference that hang on it
 
 
 @dataclass(frozen=True)
 class Paired:
     """B against A; every difference is B minus A."""
 
-    a: tuple[Stored, ...]  # one for each seed
-    b: tuple[Stored, ...]
+    a: tuple[Stored, ...] = field(repr=False)  # one for each seed
+    b: tuple[Stored, ...] = field(repr=False)
     metric: str
     images: int  # that both have
     only_a: int
@@ -53,8 +58,8 @@ class Paired:
     difference: float
     interval: tuple[float, float]
     p_value: float
-    classes: tuple[Move, ...]  # those that moved most first
-    moved: tuple[Move, ...]  # images, likewise
+    classes: tuple[Move, ...] = field(repr=False)  # those that moved most first
+    moved: tuple[Move, ...] = field(repr=False)  # images, those that moved the whole most first
     differs: dict[str, list[Any]]  # settings in which the two were not made alike
 
     def to_json(self) -> dict[str, Any]:
@@ -82,10 +87,18 @@ def compare(
     records; results: where they were written.
     """
     pairs = _pairs(entries(_records(a, results)), entries(_records(b, results)))
-    return [
-        paired(*([f.stored for f in e.figures] for e in pair), resamples=resamples, seed=seed)
-        for pair in pairs
-    ]
+    found, trouble = [], None
+    for pair in pairs:
+        sides = [[figure.stored for figure in entry.figures] for entry in pair]
+        try:
+            found.append(paired(*sides, resamples=resamples, seed=seed))
+        except DataError as error:  # one without counts is no reason to hide the others
+            trouble = error
+            if len(pairs) > 1:
+                log.warning("left out: %s", error)
+    if trouble and not found:
+        raise trouble
+    return found
 
 
 def _records(name: Source, results: Source | Iterable[Source]) -> list[Stored]:
@@ -144,6 +157,8 @@ def paired(
     if len(common) < 2:
         raise UsageError(f"{_ids(ours, theirs)} have {len(common)} images in common")
     one, other = _Side(ours, common), _Side(theirs, common)
+    if np.isnan(one.value + other.value):
+        raise NumbersError(f"{_ids(ours, theirs)}: no pixel of the common images is labelled")
     weights = resample_weights(len(common), resamples, seed)
     drawn = other.resampled(weights) - one.resampled(weights)
     return Paired(
@@ -159,19 +174,38 @@ def paired(
         interval=interval(drawn),
         p_value=p_value(drawn),
         classes=_classes(one, other, weights),
-        moved=_largest_first(map(_move, common, one.by_image, other.by_image)),
-        differs=differing([Figure(side[0]).settings for side in (ours, theirs)]),
+        moved=_images(common, one, other),
+        differs=_differs(one, other),
     )
 
 
 def _require_one_measure(a: Result, b: Result) -> None:
     for what, first, second in (
-        ("measure", a.metrics["headline"], b.metrics["headline"]),
+        ("measure", a.metrics.get("headline"), b.metrics.get("headline")),
         ("data set", a.dataset["name"], b.dataset["name"]),
         ("number of classes", a.dataset["classes"], b.dataset["classes"]),
     ):
         if first != second:
             raise UsageError(f"{a.id} and {b.id} differ in {what}: {first} and {second}")
+        if first is None:
+            raise UsageError(f"{a.id} has no figure")
+
+
+def _differs(one: "_Side", other: "_Side") -> dict[str, list[Any]]:
+    """What else is not alike, and may be what the difference is of."""
+    figures = [Figure(side.records[0]) for side in (one, other)]
+    ways = []
+    for figure in figures:
+        trained = {k: v for k, v in figure.images.items() if "trained" in k}
+        split = {"split": figure.facts["split"]}
+        ways.append({**figure.settings, **split, **trained, **figure.computing})
+    if len(one.records) == len(other.records) == 1:
+        for figure, way in zip(figures, ways, strict=True):
+            way["seed"] = figure.facts["seed"]
+    found = differing(ways)
+    if one.labelled != other.labelled:
+        found["labelled pixels"] = [one.labelled, other.labelled]
+    return found
 
 
 def _ids(*sides: Sequence[Stored]) -> str:
@@ -182,9 +216,15 @@ class _Side:
     """The counts of one model (of each seed) on the common images, and what follows from them."""
 
     def __init__(self, records: Sequence[Stored], common: Sequence[str]) -> None:
+        self.records = records
         self.classes = list(records[0].result.metrics.get("per_class") or {})
         self.score = score_of(records[0].result)
         self.counts = [_counts(one, common) for one in records]
+
+    @property
+    def labelled(self) -> tuple[int, ...]:
+        """Pixels of each class in the masks, or images: of the same masks, the same."""
+        return tuple(_total(self.counts[0])[-1].ravel().tolist())
 
     def _mean(self, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         return np.mean([of(counts) for counts in self.counts], axis=0)
@@ -197,6 +237,11 @@ class _Side:
     def by_image(self) -> np.ndarray:
         """Each image by its own score; NaN without a labelled pixel."""
         return self._mean(self.score)
+
+    @property
+    def effects(self) -> np.ndarray:
+        """By image: how much lower the score would be without it."""
+        return self.value - self._mean(lambda counts: leave_one_out(counts, self.score))
 
     @property
     def by_class(self) -> np.ndarray:
@@ -213,6 +258,8 @@ def score_of(result: Result) -> Score:
     """Summed counts → percent. mIoU: (…, 3, classes); CorLoc: (…, 2), right ones and all."""
     if result.metrics["headline"] == "corloc":
         return lambda summed: 100 * summed[..., 0] / np.maximum(summed[..., 1], 1)
+    if result.metrics["headline"] != "miou":
+        raise UsageError(f"{result.id}: a {result.metrics['headline']} cannot be compared")
     absent = result.protocol.get("absent_classes", LEFT_OUT)
     return lambda summed: miou_percent(summed, absent)
 
@@ -223,17 +270,14 @@ def _total(counts: np.ndarray) -> np.ndarray:
 
 def _counts(stored: Stored, common: Sequence[str]) -> np.ndarray:
     """(images, …), in the order of the common images."""
-    names = stored.result.dataset["names"]
-    counts = stored.arrays().get("counts")
-    if counts is None or len(counts) != len(names):
-        raise DataError(f"{stored.path.with_suffix('.npz')}: no counts by image, or not of all")
-    place = {name: i for i, name in enumerate(names)}
-    return counts[[place[name] for name in common]]
+    place = {name: i for i, name in enumerate(stored.result.dataset["names"])}
+    return stored.counts()[[place[name] for name in common]]
 
 
 def _classes(one: _Side, other: _Side, weights: np.ndarray) -> tuple[Move, ...]:
     """None where the figure is not one of classes."""
-    if not one.classes or one.classes != other.classes:
+    counts = one.counts[0]
+    if counts.ndim != 3 or one.classes != other.classes or len(one.classes) != counts.shape[2]:
         return ()
     drawn = other.resampled_by_class(weights) - one.resampled_by_class(weights)
     moves = []
@@ -241,6 +285,17 @@ def _classes(one: _Side, other: _Side, weights: np.ndarray) -> tuple[Move, ...]:
         ends = None if np.isnan(x + y) or np.isnan(drawn[:, i]).all() else interval(drawn[:, i])
         moves.append(_move(name, x, y, ends))
     return _largest_first(moves)
+
+
+def _images(names: Sequence[str], one: _Side, other: _Side) -> tuple[Move, ...]:
+    """A picture of a rare class moves the whole more than its own score may tell, and one with a
+    few stray pixels less."""
+    effects = np.nan_to_num(other.effects - one.effects)
+    moves = [
+        replace(_move(name, a, b), effect=float(effect))
+        for name, a, b, effect in zip(names, one.by_image, other.by_image, effects, strict=True)
+    ]
+    return tuple(sorted(moves, key=lambda move: (-abs(move.effect or 0), move.name)))
 
 
 def _move(name: str, a: float, b: float, ends: tuple[float, float] | None = None) -> Move:

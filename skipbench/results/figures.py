@@ -4,6 +4,7 @@ A record gives one figure; those that differ in nothing but the seed are one `En
 """
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,10 @@ from typing import Any
 
 from skipbench.errors import UsageError, did_you_mean
 from skipbench.records import Result
+from skipbench.results.layouts import DATASETS
 from skipbench.results.read import Stored
+
+log = logging.getLogger("skipbench")
 
 # What a figure can be asked about with --where, and what tables have on their axes.
 FACTS = (
@@ -37,6 +41,11 @@ class Figure:
     @property
     def result(self) -> Result:
         return self.stored.result
+
+    @property
+    def known(self) -> bool:
+        """Records of pictures have no figure."""
+        return self.result.metrics.get("headline") is not None
 
     @property
     def metric(self) -> str:
@@ -100,6 +109,18 @@ class Figure:
             for what, part in parts.items()
             if part
         }
+
+    @cached_property
+    def computing(self) -> dict[str, Any]:
+        """In which precision features were computed and kept."""
+        names = ("precision", "store_dtype")
+        return {name: self.result.features.get(name) for name in names}
+
+    @cached_property
+    def model(self) -> dict[str, Any]:
+        """What else of the model, of one weights file, moves the figure."""
+        names = ("weights", "heads", "norm_eps", "position_rule")
+        return {name: self.result.checkpoint.get(name) for name in names}
 
     @property
     def partial(self) -> bool:
@@ -197,11 +218,17 @@ class Entry:
 
 
 def entries(stored: Iterable[Stored]) -> list[Entry]:
-    """Records that differ only in their seed together, in the order they come in."""
+    """Records that differ only in their seed together, in the order they come in. Those without a
+    figure, as of pictures, are left out."""
     groups: dict[str, dict[Any, Figure]] = {}
     for one in stored:
         figure = Figure(one)
-        groups.setdefault(_but_for_the_seed(figure), {}).setdefault(figure.facts["seed"], figure)
+        if not figure.known:
+            continue
+        seeds = groups.setdefault(_but_for_the_seed(figure), {})
+        first = seeds.setdefault(figure.facts["seed"], figure)
+        if first is not figure:
+            log.warning("%s is of the same thing as %s: left out", one.path, first.stored.path)
     return [Entry(tuple(group.values())) for group in groups.values()]
 
 
@@ -210,7 +237,8 @@ def _but_for_the_seed(figure: Figure) -> str:
     features = {
         k: v for k, v in figure.result.features.items() if k not in ("degenerate", "layers")
     }
-    same = [figure.result.checkpoint["sha256"], facts, features, figure.settings, figure.images]
+    sha256 = figure.result.checkpoint["sha256"]
+    same = [sha256, figure.model, facts, features, figure.settings, figure.images]
     return json.dumps(same, sort_keys=True)
 
 
@@ -219,6 +247,7 @@ def parse_where(pairs: Iterable[str]) -> dict[str, set[str]]:
     wanted: dict[str, set[str]] = {}
     for pair in pairs:
         fact, equals, value = pair.partition("=")
+        fact = fact.strip()
         if fact not in FACTS or not equals:
             near = did_you_mean(fact, FACTS) if fact not in FACTS else ""
             raise UsageError(f"--where {pair}: give FACT=VALUE with {', '.join(FACTS)}.{near}")
@@ -227,16 +256,19 @@ def parse_where(pairs: Iterable[str]) -> dict[str, set[str]]:
 
 
 def only(stored: Sequence[Stored], where: Mapping[str, set[str]]) -> list[Stored]:
-    """Those whose facts are among the wanted ones; "last" is another word for "single"."""
+    """Those whose facts are among the wanted ones."""
+    return [one for one in stored if fits(Figure(one).facts, where)]
 
-    def fits(one: Stored) -> bool:
-        facts = Figure(one).facts
-        said = {fact: {str(facts[fact]).lower()} for fact in where}
-        if facts["features"] == "single" and "features" in said:
-            said["features"].add("last")
-        return all(said[fact] & values for fact, values in where.items())
 
-    return [one for one in stored if fits(one)]
+def fits(facts: Mapping[str, Any], where: Mapping[str, set[str]]) -> bool:
+    """Whichever word is used: "last" or "single", "voc" or "VOC2012"."""
+    said = {fact: {str(facts[fact]).lower()} for fact in where}
+    features, dataset = str(facts["features"]), str(facts["dataset"])
+    if "features" in said:  # as --layers has it, too
+        said["features"].add("last" if features == "single" else features.rpartition(" ")[2])
+    if "dataset" in said:
+        said["dataset"].add(DATASETS.get(dataset, dataset).lower())
+    return all(said[fact] & values for fact, values in where.items())
 
 
 def differing(

@@ -20,13 +20,21 @@ class Stored:
 
     result: Result
     folder: Path
+    stem: str | None = None  # of its files, where they are not called by its id
 
     @property
     def path(self) -> Path:
-        return self.folder / f"{self.result.id}.json"
+        return self.folder / f"{self.stem or self.result.id}.json"
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return read_arrays(self.folder, self.result.id)
+        return read_arrays(self.folder, self.stem or self.result.id)
+
+    def counts(self) -> np.ndarray:
+        """By image, in the order of the data set's names."""
+        counts = self.arrays().get("counts")
+        if counts is None or len(counts) != len(self.result.dataset["names"]):
+            raise DataError(f"{self.path.with_suffix('.npz')}: no counts by image, or not of all")
+        return counts
 
 
 Source = str | Path | Result | Stored
@@ -54,7 +62,9 @@ def read_results(
                     raise
                 log.warning("left out: %s", error)
                 continue
-            found.setdefault(result.id, Stored(result, path.parent))
+            first = found.setdefault(result.id, Stored(result, path.parent, path.stem))
+            if first.result.metrics != result.metrics:
+                log.warning("%s has other figures than %s: left out", path, first.path)
     return [found[key] for key in sorted(found)]
 
 
@@ -72,10 +82,15 @@ def pick(stored: Sequence[Stored], name: str) -> list[Stored]:
         [one for one in stored if one.result.id == name],
         [one for one in stored if one.result.checkpoint["name"] == name],
         [one for one in stored if Path(one.result.checkpoint["name"]).stem == name],
-        [one for one in stored if name and _begins(one.result.id, name)],
     ):
         if found:
             return found
+    begun = [one for one in stored if name and _begins(one.result.id, name)]
+    if len(begun) > 1:
+        ids = some_of([one.result.id for one in begun])
+        raise UsageError(f"{name!r} is the beginning of {len(begun)} ids: {ids}")
+    if begun:
+        return begun
     names = list(dict.fromkeys(one.result.checkpoint["name"] for one in stored))
     known = [*names, *(one.result.id for one in stored)]
     raise UsageError(

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from skipbench.results.tables import DASH, Cell, Table
+from skipbench.errors import UsageError
+from skipbench.results.tables import DASH, FORMATS, Cell, Table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,12 +18,16 @@ RAISED = dict(zip("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏ�
 
 def render(tables: Sequence[Table], format: str, *, fragment: bool = False) -> str:
     """One text for all of them. fragment: LaTeX without the document around it."""
+    if format not in FORMATS:
+        raise UsageError(f"no format {format!r}; give {', '.join(FORMATS)}")
     if format == "json":
         return json.dumps([to_json(table) for table in tables], indent=2, ensure_ascii=False) + "\n"
     if format == "latex":
         text = "\n".join(map(latex, tables))
         return text if fragment else LATEX_DOCUMENT % text
-    kinds: dict[str, Callable[[Table], str]] = {"md": markdown, "csv": as_csv, "rich": screen}
+    if format == "csv":
+        return as_csv(tables)
+    kinds: dict[str, Callable[[Table], str]] = {"md": markdown, "rich": screen}
     return "\n".join(map(kinds[format], tables))
 
 
@@ -71,11 +76,27 @@ def _labels(table: Table) -> list[tuple[str, ...]]:
 def legend(table: Table) -> list[str]:
     """The footnotes, one line each; and what stands in brackets."""
     lines = [f"{raised(mark)} {text}" if mark else text for mark, text in table.footnotes]
-    if table.with_paper:
-        lines.insert(0, "in brackets: the paper's figure, and the difference to it")
+    return [*brackets(table), *lines]
+
+
+def brackets(table: Table) -> list[str]:
+    """What they mean."""
+    lines = []
     if table.ci:
-        lines.insert(0, "in square brackets: 95 % interval over images; ±: deviation over seeds")
+        lines.append(
+            "in square brackets: 95 % interval over images (of several seeds, the mean of theirs); "
+            "±: deviation over seeds"
+        )
+    if table.with_paper:
+        lines.append("in brackets: the paper's figure, and the difference to it")
     return lines
+
+
+def printable(text: str) -> str:
+    """Signs that would steer a terminal, or that are no text, written out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 # -- a screen
@@ -100,8 +121,8 @@ def rich_table(table: Table) -> "RichTable":
         for cell in row.cells:
             value, ci, paper = _figure(cell, table)
             bold = f"[bold]{value}[/bold]" if cell.best else value
-            cells.append(bold + " ".join(map(raised, cell.marks)) + escape(ci + paper))
-        made.add_row(*map(escape, labels), *cells)
+            cells.append(bold + raised(cell.mark) + escape(ci + paper))
+        made.add_row(*(escape(printable(label)) for label in labels), *cells)
     return made
 
 
@@ -141,12 +162,13 @@ def markdown(table: Table) -> str:
         for cell in row.cells:
             value, ci, paper = _figure(cell, table)
             value = f"**{value}**" if cell.best else value
-            marks = f"<sup>{','.join(cell.marks)}</sup>" if cell.marks else ""
+            marks = f"<sup>{cell.mark}</sup>" if cell.mark else ""
             cells.append(f"{value}{marks}{ci}{paper}")
         lines.append(md_row([*map(md, labels), *cells]))
     notes = [f"<sup>{mark}</sup> {md(text)}" for mark, text in table.footnotes if mark]
-    rest = legend(table)[: -len(table.footnotes) or None]
-    notes += [md(text) for text in rest] + [md(text) for mark, text in table.footnotes if not mark]
+    notes += [md(text) for text in brackets(table)] + [
+        md(text) for mark, text in table.footnotes if not mark
+    ]
     return "\n".join([*lines, *(["", "  \n".join(notes)] if notes else [])]) + "\n"
 
 
@@ -156,6 +178,7 @@ def md_row(cells: Any) -> str:
 
 def md(text: str) -> str:
     """Whatever a file was called, it stays text."""
+    text = printable(text)
     for sign in "\\`*_[]<>|":
         text = text.replace(sign, "\\" + sign if sign not in "<>" else f"&{'lg'[sign == '>']}t;")
     return " ".join(text.split())
@@ -176,7 +199,7 @@ LATEX_SIGNS = {
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}",
     "–": "--", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "…": r"\dots{}",
-    "’": "'", "[": "{[}", "]": "{]}",
+    "’": "'", "[": "{[}", "]": "{]}", "*": "{*}",
 }  # fmt: skip
 
 
@@ -215,6 +238,7 @@ def latex(table: Table) -> str:
         lines.append(_tex_row([*map(tex, labels), *(_tex_cell(c, table) for c in row.cells)]))
     lines += [r"\bottomrule", r"\end{tabular}"]
     notes = [rf"\textsuperscript{{{mark}}}\,{tex(text)}" for mark, text in table.footnotes if mark]
+    notes += [tex(text) for text in brackets(table)]
     notes += [tex(text) for mark, text in table.footnotes if not mark]
     if notes:
         lines += [r"\par\smallskip\footnotesize", *(rf"{note}.\\" for note in notes[:-1])]
@@ -225,7 +249,7 @@ def latex(table: Table) -> str:
 def _tex_cell(cell: Cell, table: Table) -> str:
     value, ci, paper = _figure(cell, table)
     value = rf"\textbf{{{tex(value)}}}" if cell.best else tex(value)
-    marks = rf"\textsuperscript{{{','.join(cell.marks)}}}" if cell.marks else ""
+    marks = rf"\textsuperscript{{{cell.mark}}}" if cell.mark else ""
     small = rf"{{\scriptsize\,{tex(ci + paper)}}}" if ci or paper else ""
     return value + marks + small
 
@@ -248,24 +272,33 @@ def _spans(names: Sequence[str]) -> list[tuple[str, int, int]]:
 # -- for machines
 
 
-def as_csv(table: Table) -> str:
-    """A figure a column, its interval and the paper's beside it, remarks in the last column."""
+def as_csv(tables: Sequence[Table]) -> str:
+    """A figure a column, its interval and the paper's beside it, remarks in the last column; of
+    several tables one, with a column that says which."""
+    rows = [row for table in tables for row in _csv_rows(table, len(tables) > 1)]
+    headers = list(dict.fromkeys(name for row in rows for name in row))
+    headers.sort(key=lambda name: name == "remarks")
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    headers = list(table.stub)
-    for path in table.columns:
-        name = " ".join(path)
-        headers += [name, *(f"{name} {kind}" for kind in _extra_columns(table))]
+    writer = csv.DictWriter(out, headers, restval="", lineterminator="\n")
+    writer.writerow({name: _csv(name) for name in headers})
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _csv_rows(table: Table, several: bool) -> list[dict[str, str]]:
     remarks = dict(table.footnotes)
-    writer.writerow([*map(_csv, headers), "remarks"])
+    rows = []
     for row in table.rows:
-        cells: list[str] = []
+        cells = {"table": _csv(table.title)} if several else {}
+        cells |= {name: _csv(label) for name, label in zip(table.stub, row.labels, strict=True)}
         told = []
         for path, cell in zip(table.columns, row.cells, strict=True):
-            cells += _csv_cell(cell, table)
-            told += [f"{' '.join(path)}: {remarks[mark]}" for mark in cell.marks]
-        writer.writerow([*map(_csv, row.labels), *cells, _csv("; ".join(told))])
-    return out.getvalue()
+            name = " ".join(path)
+            names = [name, *(f"{name} {kind}" for kind in _extra_columns(table))]
+            cells |= dict(zip(names, _csv_cell(cell, table), strict=True))
+            told += [f"{name}: {remarks[cell.mark]}"] if cell.mark else []
+        rows.append(cells | {"remarks": _csv("; ".join(told))})
+    return rows
 
 
 def _extra_columns(table: Table) -> list[str]:
@@ -280,7 +313,7 @@ def _csv_cell(cell: Cell, table: Table) -> list[str]:
         values += [low, high, entry.spread if entry else None]
     if table.with_paper:
         values += [cell.paper, cell.difference]
-    return ["" if value is None else f"{value:.1f}" for value in values]
+    return ["" if value is None else f"{round(value, 4):.10g}" for value in values]
 
 
 def _csv(text: str) -> str:
@@ -299,7 +332,7 @@ def to_json(table: Table) -> dict[str, Any]:
                 "labels": row.labels,
                 "cells": [
                     (cell.entry.to_json() if cell.entry else {"value": None})
-                    | {"best": cell.best, "marks": cell.marks}
+                    | {"best": cell.best, "mark": cell.mark or None}
                     | (
                         {"paper": cell.paper, "difference": cell.difference}
                         if table.with_paper

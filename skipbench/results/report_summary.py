@@ -72,7 +72,9 @@ def sentence(rivals: Rivals) -> str:
         return f"Only {variant} here: nothing to compare it with."
     skip, skipless = rivals.both
     if rivals.tested:
-        return _tested(rivals.tested)
+        chosen = any(number > 1 for number in rivals.of.values())
+        more = " The best were chosen first, for which p makes no allowance." if chosen else ""
+        return _tested(rivals.tested) + more
     return f"{_above(skipless.value - skip.value)}; {_intervals(skip, skipless)}."
 
 

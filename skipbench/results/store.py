@@ -9,11 +9,14 @@ The arrays are put down first: a record that is there is whole.
 import hashlib
 import io
 import json
+import logging
 import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from math import isfinite
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,8 @@ import numpy as np
 from skipbench.errors import DataError
 from skipbench.files import write_whole
 from skipbench.records import LABELS, RESULT_SCHEMA, TOLD, CheckpointFacts, Result
+
+log = logging.getLogger("skipbench")
 
 
 def result_id(evaluation: str, dataset: str, determines: Mapping[str, Any]) -> str:
@@ -56,6 +61,9 @@ def relabel(folder: Path, found: Result, facts: CheckpointFacts) -> Result:
     told = {label: getattr(facts, label) for label in LABELS if facts.sources.get(label) == TOLD}
     if all(found.checkpoint.get(label) == value for label, value in told.items()):
         return found
+    name = found.checkpoint["name"]
+    if told.get("name", name) != name:
+        log.warning("%s was of %s, and is now of %s", found.id, name, told["name"])
     sources = {**found.checkpoint.get("sources", {}), **dict.fromkeys(told, TOLD)}
     checkpoint = {**found.checkpoint, **told, "sources": sources}
     changed = replace(found, checkpoint=checkpoint)
@@ -80,7 +88,8 @@ def _readable(value: Any, indent: str = "") -> str:
 
 def read_result(path: Path) -> Result:
     try:
-        content = json.loads(path.read_bytes().decode("utf-8", "surrogateescape"))
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        content = json.loads(text, parse_constant=no_number)
     except FileNotFoundError:
         raise DataError(f"no record at {path}") from None
     except (OSError, ValueError) as error:
@@ -94,7 +103,78 @@ def read_result(path: Path) -> Result:
         )
     if not isinstance(schema, int) or set(content) != known:
         raise DataError(f"{path}: not a record of skipbench, or a damaged one")
+    if wrong := _misshapen(content):
+        raise DataError(f"{path}: damaged record ({wrong})")
     return Result(**content)
+
+
+def no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+# What all who read records rely on. A record may be anyone's, and may have been edited.
+_PARTS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "metrics": {},
+    "checkpoint": {"name": str, "sha256": str, "residual": (str, NoneType)},
+    "features": {},
+    "protocol": {},
+    "dataset": {
+        "name": str, "split": str, "images": int, "official_images": (int, NoneType),
+        "partial": bool, "classes": int, "fingerprint": str, "names": list,
+    },
+    "timing": {},
+    "environment": {},
+}  # fmt: skip
+
+
+def _misshapen(content: Mapping[str, Any]) -> str:
+    """What is wrong with it, in a few words; nothing where it is sound."""
+    identity = content["id"]
+    if not isinstance(identity, str) or not identity or Path(identity).name != identity:
+        return f"id {identity!r}"
+    parts = dict(_PARTS)
+    if content["training"] is not None:
+        parts["training"] = _PARTS["dataset"]
+    for part, keys in parts.items():
+        if not isinstance(content[part], dict):
+            return f"{part} is no object"
+        for key, kind in keys.items():
+            if not isinstance(content[part].get(key), kind):
+                return f"{part}.{key} is missing or of another kind"
+    return _misshapen_figure(content["metrics"]) or _misshapen_labels(content)
+
+
+def _misshapen_figure(metrics: Mapping[str, Any]) -> str:
+    """Records of pictures have none."""
+    headline, ends = metrics.get("headline"), metrics.get("interval")
+    if headline is not None and not (isinstance(headline, str) and _number(metrics.get(headline))):
+        return f"metrics: no figure {headline!r}"
+    if ends is not None and not (
+        isinstance(ends, list) and len(ends) == 2 and all(map(_number, ends))
+    ):
+        return "metrics.interval"
+    return "" if isinstance(metrics.get("per_class") or {}, dict) else "metrics.per_class"
+
+
+def _misshapen_labels(content: Mapping[str, Any]) -> str:
+    checkpoint, features = content["checkpoint"], content["features"]
+    for label, kind in {"depth": int, "epoch": int, "optimizer": str}.items():
+        if not isinstance(checkpoint.get(label), kind | None):
+            return f"checkpoint.{label}"
+    blocks = features.get("blocks") or []
+    if not isinstance(blocks, list) or not all(isinstance(block, int) for block in blocks):
+        return "features.blocks"
+    if not isinstance(features.get("layers"), str | None):
+        return "features.layers"
+    changes = content["protocol"].get("changes") or {}
+    sound = isinstance(changes, dict) and all(
+        isinstance(pair, list) and len(pair) == 2 for pair in changes.values()
+    )
+    return "" if sound else "protocol.changes"
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 def read_arrays(folder: Path, result_id: str) -> dict[str, np.ndarray]:

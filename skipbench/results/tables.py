@@ -6,6 +6,7 @@ paper; `plain` has a column for each setting that differs.
 """
 
 import json
+import logging
 import string
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,16 +18,20 @@ from skipbench.results.figures import (
     FACTS,
     METRICS,
     Entry,
+    Figure,
     differing,
     entries,
     only,
     parse_where,
 )
 from skipbench.results.layouts import DATASETS, LAYOUTS, Layout, Place, published
-from skipbench.results.read import Source, read_results
+from skipbench.results.read import Source, Stored, read_results
+
+log = logging.getLogger("skipbench")
 
 DASH = "–"
 WEIGHTS = "weights (sha256)"
+SPLITS = tuple(fact for fact in FACTS if fact != "seed")  # seeds of one thing are one figure
 FORMATS = ("rich", "md", "latex", "csv", "json")
 
 
@@ -35,7 +40,7 @@ class Cell:
     entry: Entry | None = None
     paper: float | None = None
     best: bool = False
-    marks: tuple[str, ...] = ()
+    mark: str = ""  # of the footnote with all that is to be said of it
 
     @property
     def difference(self) -> float | None:
@@ -98,11 +103,12 @@ def tables(
     if layout not in ("plain", *LAYOUTS):
         near = did_you_mean(layout, ("plain", *LAYOUTS))
         raise UsageError(f"no layout {layout!r}; give {', '.join((*LAYOUTS, 'plain'))}.{near}")
-    if by not in (None, *FACTS):
-        raise UsageError(f"--by {by!r}: give {', '.join(FACTS)}.{did_you_mean(str(by), FACTS)}")
-    stored = only(read_results(results, strict=strict), parse_where(where))
+    if by not in (None, *SPLITS):
+        raise UsageError(f"--by {by!r}: give {', '.join(SPLITS)}.{did_you_mean(str(by), SPLITS)}")
+    found = read_results(results, strict=strict)
+    stored = only(found, parse_where(where))
     if not stored:
-        raise UsageError("no record to show" + (": none fits --where" if where else ""))
+        raise UsageError(_nothing_fits(found, where))
     made = []
     for words, group in _split(_eligible(entries(stored), layout), by).items():
         if layout == "plain":
@@ -112,6 +118,15 @@ def tables(
         title = f"{one.title} ({words})" if words else one.title
         made.append(replace(one, title=title, ci=ci, with_paper=paper and layout != "plain"))
     return made
+
+
+def _nothing_fits(found: Sequence[Stored], where: Iterable[str]) -> str:
+    if not found or not where:
+        return "no record to show"
+    facts = [Figure(one).facts for one in found]
+    there = {name: sorted({str(one[name]) for one in facts}) for name in parse_where(where)}
+    told = "; ".join(f"{name} {', '.join(values)}" for name, values in there.items())
+    return f"no record to show: none fits --where. There are: {told}"
 
 
 def _eligible(found: Sequence[Entry], layout: str) -> list[Entry]:
@@ -170,10 +185,17 @@ def filled(
         row = tuple(entry.facts[fact] for fact in layout.rows)
         column = tuple(entry.facts[fact] for fact in layout.columns)
         places.setdefault((row, column), []).append(entry)
-    chosen = {place: _one(layout, place[0], group) for place, group in places.items()}
+    chosen = {
+        place: one
+        for place, group in places.items()
+        if (one := _one(layout, place[0], group)) is not None
+    }
+    if aside := len(found) - len(chosen):
+        log.info("%s: %d figures are not shown; --layout plain has all", layout.name, aside)
     rows = _axis(layout.paper_rows, {row for row, _ in chosen}, compact)
-    columns = _axis(layout.paper_columns, {column for _, column in chosen}, compact)
+    columns = _by_epoch(_axis(layout.paper_columns, {c for _, c in chosen}, compact), layout)
     value_of = published() if paper else {}
+    mixed = len({_computing(entry) for entry in chosen.values()}) > 1
     cells = [
         [Cell(chosen.get((r, c)), value_of.get((layout.name, r, c))) for c in columns] for r in rows
     ]
@@ -194,7 +216,7 @@ def filled(
             ),
         ),
         groups.values(),
-        lambda row, entry: _off_axis(layout, rows[row], entry),
+        lambda row, entry: _off_axis(layout, rows[row], entry) + [_computing(entry)] * mixed,
         layout.notes if paper else (),
     )
 
@@ -209,8 +231,9 @@ def require_one_protocol(found: Sequence[Entry]) -> None:
         )
 
 
-def _one(layout: Layout, row: Place, group: list[Entry]) -> Entry:
-    """The figure of a cell. Of several, that of the paper's off-axis facts, and whole data."""
+def _one(layout: Layout, row: Place, group: list[Entry]) -> Entry | None:
+    """The figure of a cell. Of several, that of the paper's off-axis facts, and whole data; none
+    where they differ in such a fact and the paper's is not among them."""
     for fact in layout.usual:
         usual = layout.usual_at(row, fact)
         group = [entry for entry in group if entry.facts[fact] == usual] or group
@@ -220,18 +243,30 @@ def _one(layout: Layout, row: Place, group: list[Entry]) -> Entry:
         return replace(best, remark=f"best of {len(group)} choices of blocks, chosen on the answer")
     if len(group) == 1:
         return group[0]
-    facts = differing([{**e.facts, "sha256": _sha(e), **e.first.images} for e in group])
-    facts.pop("seed", None)
+    facts = differing([_identity(entry) for entry in group])
+    if set(facts) & set(layout.usual):
+        return None
     told = "; ".join(f"{k}: {' or '.join(map(_plain, v))}" for k, v in facts.items())
     raise UsageError(
         f"{len(group)} records for one cell of {layout.name} ({', '.join(map(str, row))}). They "
-        f"differ in {told}.\nChoose with --where FACT=VALUE, or see all with --layout plain."
+        f"differ in {told}.\nChoose with --where FACT=VALUE, tell them apart with --label name=…, "
+        "or see all with --layout plain."
     )
 
 
+def _identity(entry: Entry) -> dict[str, Any]:
+    """All in which figures of one place in a table may differ."""
+    first = entry.first
+    facts = {name: value for name, value in entry.facts.items() if name != "seed"}
+    return {**facts, WEIGHTS: _sha(entry), **first.model, **first.computing, **first.images}
+
+
 def _differ_only_in_features(group: Sequence[Entry]) -> bool:
-    facts = differing([{**entry.facts, "sha256": _sha(entry)} for entry in group])
-    return set(facts) <= {"features", "seed"}
+    return set(differing([_identity(entry) for entry in group])) == {"features"}
+
+
+def _computing(entry: Entry) -> str:
+    return "computed in {precision}, kept in {store_dtype}".format(**entry.first.computing)
 
 
 def _sha(entry: Entry) -> str:
@@ -247,6 +282,22 @@ def _axis(paper: Sequence[Place], there: set[Place], compact: bool) -> list[Plac
         groups = list(dict.fromkeys(place[0] for place in kept))
         kept.sort(key=lambda place: groups.index(place[0]))
     return kept
+
+
+def _by_epoch(columns: list[Place], layout: Layout) -> list[Place]:
+    """Of a data set with other epochs than the paper's, in the order of time."""
+    if "epoch" not in layout.columns:
+        return columns
+    other = {column[0] for column in columns if column not in layout.paper_columns}
+    groups = list(dict.fromkeys(column[0] for column in columns))
+    return [
+        column
+        for dataset in groups
+        for column in sorted(
+            (c for c in columns if c[0] == dataset),
+            key=lambda c: [_sortable(v) for v in c[1:]] if c[0] in other else [],
+        )
+    ]
 
 
 def _sortable(value: Any) -> tuple[bool, bool, Any]:
@@ -278,8 +329,11 @@ def plain(found: Sequence[Entry]) -> Table:
     """A row for each entry, a column for each fact and setting in which they differ."""
     facts = [_all_facts(entry) for entry in found]
     shown = list(differing(facts))
-    if len({f["checkpoint"] for f in facts}) == len({(f["checkpoint"], f[WEIGHTS]) for f in facts}):
-        shown = [name for name in shown if name != WEIGHTS]  # the name says it
+    own = (
+        WEIGHTS,
+        *found[0].first.model,
+    )  # of the model: its name says them, unless one name has two
+    shown = [name for name in shown if name not in own or _varies(facts, name)]
     if not {"checkpoint", "residual"} & set(shown):
         shown = ["checkpoint", *shown]
     metrics = list(dict.fromkeys(METRICS.get(e.first.metric, e.first.metric) for e in found))
@@ -301,16 +355,20 @@ def plain(found: Sequence[Entry]) -> Table:
     return _finish(made, groups.values(), lambda row, entry: [], ())
 
 
+def _varies(facts: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether a checkpoint, by its name, has several values of it."""
+    names = {one["checkpoint"] for one in facts}
+    return len({(one["checkpoint"], str(one[name])) for one in facts}) > len(names)
+
+
 def _all_facts(entry: Entry) -> dict[str, Any]:
     first = entry.first
     facts = {name: value for name, value in entry.facts.items() if name != "seed"}
     ways = {
         f"{name} of the protocol": v for name, v in first.settings.items() if name != "protocol"
     }
-    kinds = ("precision", "store_dtype")
-    computed = {name: first.result.features.get(name) for name in kinds}
     images = {name: count for name, (count, _) in first.images.items()}
-    return {**facts, **ways, **computed, **images, WEIGHTS: _sha(entry)}
+    return {**facts, **ways, **first.computing, **first.model, **images, WEIGHTS: _sha(entry)}
 
 
 def _key(value: Any) -> tuple[bool, bool, Any]:
@@ -326,10 +384,11 @@ def _finish(
     more: Callable[[int, Entry], list[str]],
     notes: Sequence[str],
 ) -> Table:
-    """The best of each group made bold, as printed; a letter for each different remark."""
+    """The best of each group made bold, as printed; a letter for what is to be remarked."""
     best: set[tuple[int, int]] = set()
     for group in groups:
-        values = {p: e.value for p in group if (e := made.rows[p[0]].cells[p[1]].entry)}
+        there = {p: e for p in group if (e := made.rows[p[0]].cells[p[1]].entry)}
+        values = {place: entry.value for place, entry in _contest(there).items()}
         if len(values) > 1:
             top = max(round(value, 1) for value in values.values())
             best |= {place for place, value in values.items() if round(value, 1) == top}
@@ -339,11 +398,19 @@ def _finish(
         cells = []
         for c, cell in enumerate(row.cells):
             remarks = [*cell.entry.remarks, *more(r, cell.entry)] if cell.entry else []
-            marks = tuple(letters.setdefault(text, _letter(len(letters))) for text in remarks)
-            cells.append(replace(cell, best=(r, c) in best, marks=marks))
+            text = "; ".join(remarks)
+            mark = letters.setdefault(text, _letter(len(letters))) if text else ""
+            cells.append(replace(cell, best=(r, c) in best, mark=mark))
         rows.append(replace(row, cells=tuple(cells)))
     footnotes = [(letter, text) for text, letter in letters.items()]
     return replace(made, rows=tuple(rows), footnotes=(*footnotes, *(("", text) for text in notes)))
+
+
+def _contest(there: Mapping[tuple[int, int], Entry]) -> Mapping[tuple[int, int], Entry]:
+    """Partial figures are of other images: they win and lose among themselves at the most."""
+    whole = {place: entry for place, entry in there.items() if not entry.first.partial}
+    same = len({json.dumps(entry.first.images) for entry in there.values()}) == 1
+    return whole if whole or not same else there
 
 
 def _letter(number: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from skipbench.engine.memory import peak_bytes
-from skipbench.engine.progress import clock
+from skipbench.engine.progress import duration
 from skipbench.evaluations import probe as evaluation
 from skipbench.evaluations._pixels import Grid
 from skipbench.evaluations._training import Draws
@@ -40,9 +40,10 @@ class Estimate:
     def lines(self) -> list[str]:
         stored = f" ({self.stored:,} are stored)" if self.stored else ""
         return [
-            f"features of {self.images:,} images{stored}: {clock(self.features_seconds)}",
-            f"training: {clock(self.training_seconds)}, scoring: {clock(self.scoring_seconds)}",
-            f"in all about {clock(self.seconds)} (h:min:s), "
+            f"features of {self.images:,} images{stored}: {duration(self.features_seconds)}",
+            f"training: {duration(self.training_seconds)}, "
+            f"scoring: {duration(self.scoring_seconds)}",
+            f"in all about {duration(self.seconds)}, "
             f"{size_text(self.disk_bytes)} of disk, {size_text(self.memory_bytes)} of memory",
         ]
 

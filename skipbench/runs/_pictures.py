@@ -19,7 +19,7 @@ from skipbench.datasets import Dataset, Item
 from skipbench.evaluations.probe import Scenes, predict
 from skipbench.files import ensure_writable, write_whole
 from skipbench.metrics.segmentation import miou_percent
-from skipbench.pictures import Cell, blend, legend_of, paint, sheet
+from skipbench.pictures import Cell, blend, legend_of, paint, save, sheet
 
 MOST_ON_SHEET = 12
 TILE_HEIGHT = 224
@@ -96,13 +96,13 @@ def draw_predictions(folder: Path, drawing: Drawing, number: int, title: str) ->
         ]
         name = Path(drawn.item.name).stem
         alone = sheet([row], legend_of(drawing.data, drawn.classes), title=title)
-        alone.save(folder / f"{place:02d}_{which}_{name}.png")
+        save(alone, folder / f"{place:02d}_{which}_{name}.png")
         if place <= MOST_ON_SHEET:
             rows.append(row)
             seen |= drawn.classes
     if rows:
         legend = legend_of(drawing.data, seen)
-        sheet(rows, legend, title=title, aligned=True).save(folder / "sheet.png")
+        save(sheet(rows, legend, title=title, aligned=True), folder / "sheet.png")
 
 
 def draw_tiles(folder: Path, drawing: Drawing, number: int) -> None:
@@ -128,4 +128,4 @@ def draw_tiles(folder: Path, drawing: Drawing, number: int) -> None:
 def _save_tile(path: Path, pixels: np.ndarray) -> None:
     height, width = pixels.shape[:2]
     size_wh = max(1, round(width * TILE_HEIGHT / height)), TILE_HEIGHT
-    Image.fromarray(pixels).resize(size_wh, Image.Resampling.LANCZOS).save(path)
+    save(Image.fromarray(pixels).resize(size_wh, Image.Resampling.LANCZOS), path)

@@ -9,7 +9,8 @@ from typing import Any
 
 from skipbench.errors import UsageError
 from skipbench.records import Result
-from skipbench.results.baseline import name_of, read_baseline, write_baseline
+from skipbench.results.baseline import name_of, named, read_baseline, write_baseline
+from skipbench.results.check import made_alike
 from skipbench.results.figures import Entry, entries, only, parse_where
 from skipbench.results.read import Source, read_results
 from skipbench.runs.calls import probe_again
@@ -37,7 +38,7 @@ class Noise:
 
 def calibrate(
     results: Source | Iterable[Source] = "results",
-    baseline: str | Path | None = "baseline.json",
+    baseline: str | Path | None = None,
     *,
     seeds: Sequence[int] = SEEDS,
     where: Iterable[str] = (),
@@ -49,9 +50,12 @@ def calibrate(
 
     ckpt: where the weights lie, if not where they did; places: data_root, cache, device, …
     """
-    found = entries(only(read_results(results), parse_where(where)))
-    known = read_baseline(Path(baseline)).figures if baseline else {}
-    wanted = [entry for entry in found if not known or name_of(entry) in known]
+    wanted = entries(only(read_results(results), parse_where(where)))
+    known = read_baseline(Path(baseline)) if baseline else None
+    if known:
+        groups = named(wanted)
+        lines = [line for name, line in sorted(known.figures.items()) if name in groups]
+        wanted = [made_alike(line, known, groups[line.figure]) for line in lines]
     if not wanted:
         raise UsageError("no record to calibrate" + (f" that {baseline} expects" if known else ""))
     noises = []
@@ -62,7 +66,7 @@ def calibrate(
         values |= {r.protocol["seed"]: float(r.metrics[r.metrics["headline"]]) for r in again}
         if len(values) < 2:
             raise UsageError("give at least one seed that is not that of the record")
-        noise = Noise(name_of(entry), tuple(values.values()), name_of(entry) in known)
+        noise = Noise(name_of(entry), tuple(values.values()), known is not None)
         noises.append(noise)
         if baseline and noise.baseline:
             _write(Path(baseline), noise)  # at once: what was measured is not lost

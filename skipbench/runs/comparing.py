@@ -9,7 +9,7 @@ from typing import Any
 from skipbench.datasets import Dataset
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable
-from skipbench.pictures import Cell, legend_of, sheet
+from skipbench.pictures import Cell, legend_of, save, sheet
 from skipbench.results.compare import Move, Paired
 from skipbench.results.read import Stored
 from skipbench.runs._pictures import Drawing
@@ -28,7 +28,7 @@ def draw_comparison(
 ) -> Path:
     """A sheet of the images that moved most. ckpts: where the weights lie, if not where they did;
     places: data_root, cache, device, …"""
-    moves = [move for move in found.moved if move.difference][:number]
+    moves = [move for move in found.moved if move.effect and move.difference][:number]
     if found.metric != "miou" or found.a[0].result.evaluation != "probe":
         raise UsageError(f"no pictures of {found.a[0].result.evaluation} can be compared yet")
     if not moves:
@@ -55,7 +55,7 @@ def draw_comparison(
         )
         path = folder / "moved.png"
         legend = legend_of(sides[0].data, seen)
-        sheet(rows, legend, title=title, aligned=True).save(path)
+        save(sheet(rows, legend, title=title, aligned=True), path)
     return path
 
 

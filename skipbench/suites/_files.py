@@ -2,7 +2,7 @@
 
 import os
 import re
-from glob import glob
+from glob import escape, glob
 from pathlib import Path
 
 from skipbench.errors import CheckpointError
@@ -18,7 +18,10 @@ def checkpoint_files(text: str, base: Path) -> tuple[list[str], bool]:
         return [str(path)], False
     if not re.search(r"[*?\[]", text):
         raise CheckpointError(missing_checkpoint(path))
-    found = sorted(glob(str(path), recursive=True), key=_by_number)  # noqa: PTH207 - any pattern
+    pattern = str(user_path(text))
+    if not Path(pattern).is_absolute():
+        pattern = str(Path(escape(str(base))) / pattern)  # the folder's own brackets are no pattern
+    found = sorted(glob(pattern, recursive=True), key=_by_number)  # noqa: PTH207 - any pattern
     if not found:
         raise CheckpointError(f"no file is like {path}")
     return found, True
@@ -50,7 +53,7 @@ def epochs_in(files: list[str]) -> list[int | None]:
 
 
 def _number(stem: str) -> int | None:
-    told = re.search(r"ep(?:och)?s?[^0-9A-Za-z]?(\d+)", stem, re.IGNORECASE)
+    told = re.search(r"(?<![A-Za-z])ep(?:och)?s?[^0-9A-Za-z]?(\d+)", stem, re.IGNORECASE)
     last = re.search(r"(\d+)\D*$", stem)
     found = told or last
     return int(found[1]) if found and len(found[1]) < 10 else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from skipbench.errors import SkipbenchError, UsageError
 
-MOST_SHOWN = 10
+MOST_SHOWN = 30
 
 _TEXT = re.compile(
     r'"""(?:\\.|[^\\])*?""""{0,2}'
@@ -52,7 +52,7 @@ class Lines:
 
     def of(self, table: str, index: int, key: str) -> int:
         """The line of a key; else that of its table's header, or where the table is written."""
-        places = ((table, index, key), (table, index, ""), ("", 0, table))
+        places = ((table, index, key), (table, index, ""), ("", 0, table), (key, 0, ""))
         return next((self._found[place] for place in places if place in self._found), 1)
 
 

@@ -10,7 +10,7 @@ from skipbench.errors import UsageError, did_you_mean
 
 def text_of(path: Path) -> str:
     try:
-        return path.read_bytes().decode()
+        return path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode()  # as some editors begin
     except FileNotFoundError:
         there = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         raise UsageError(f"no suite at {path}.{did_you_mean(path.name, there)}") from None

@@ -1,7 +1,7 @@
 """A suite carried out: what is done is skipped, what fails is written down, the rest goes on."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -10,7 +10,7 @@ from traceback import format_exc
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from skipbench.engine.progress import Begin, overall
-from skipbench.errors import CheckpointError, SkipbenchError
+from skipbench.errors import CheckpointError, SkipbenchError, UsageError
 from skipbench.files import cache_folder, ensure_writable
 from skipbench.records import Result
 from skipbench.suites._ledger import Ledger, exit_code_of
@@ -41,6 +41,16 @@ class Outcome:
             "state": self.state,
             "records": [result.id for result in self.results],
             headline: [result.metrics[headline] for result in self.results],
+            "figures": [
+                {
+                    "record": result.id,
+                    "layers": result.features.get("layers"),
+                    "seed": result.protocol.get("seed"),
+                    headline: result.metrics[headline],
+                    "interval": result.metrics.get("interval"),
+                }
+                for result in self.results
+            ],
         }
         if self.error:
             content["error"] = {
@@ -91,10 +101,12 @@ class _Work:
         self.outcomes: dict[Cell, Outcome] = {}
         self.begin: Begin = lambda done, label: None
         self.current: Cell | None = None
+        self.names: dict[str, str] = {}  # of checkpoints that were opened, by what they are
 
     def run(self) -> list[Outcome]:
         for cell in self.plan.cells:
             if results := self.ledger.find(cell):
+                self._first_name(results[0].checkpoint, cell.checkpoint.name)
                 self._end(Outcome(cell, "done before", tuple(results)))
         before, cells = len(self.outcomes), self.plan.cells
         if before:
@@ -118,8 +130,20 @@ class _Work:
         self._begin(cells[0])
         with self._failing(cells, cells[0].checkpoint.name):
             opened = open_entry(cells[0].checkpoint, self.plan.places.device)
+            self._refuse_twins(opened, cells[0].checkpoint.name)
             for _, group in groupby(cells, lambda cell: cell.dataset):
                 self._dataset(opened, list(group))
+
+    def _refuse_twins(self, opened: Opened, name: str) -> None:
+        """Two names for one model would take turns on its records."""
+        choice, facts = opened.inspection.choice, opened.inspection.checkpoint.facts
+        first = self._first_name({**vars(facts), "residual": choice and choice.residual}, name)
+        if first != name:
+            raise UsageError(f"the same weights as {first}: their records are those of {first}")
+
+    def _first_name(self, facts: Mapping[str, Any], name: str) -> str:
+        words = ("sha256", "weights", "residual", "position_rule")
+        return self.names.setdefault(str([facts.get(word) for word in words]), name)
 
     def _dataset(self, opened: Opened, cells: list[Cell]) -> None:
         """The images are seen once for all evaluations, then each does its part."""
@@ -211,6 +235,9 @@ def open_entry(entry: CheckpointEntry, device: str) -> Opened:
     inspection = inspect(entry.path, **reading)
     checkpoint = inspection.checkpoint
     _compare_hash(entry, checkpoint.facts.sha256)
+    told, named = checkpoint.facts.epoch, entry.name_epoch
+    if told is not None and named is not None and abs(told - named) > 1:  # DINO counts from both
+        log.warning("%s says epoch %s, its name %s: the file is believed", entry.name, told, named)
     if checkpoint.facts.epoch is None and entry.name_epoch is not None:
         checkpoint = labelled(checkpoint, {"epoch": entry.name_epoch})
         inspection = replace(inspection, checkpoint=checkpoint)
