@@ -207,6 +207,7 @@ def test_tiles_are_the_same_images_for_every_checkpoint(two):
         probe(ckpt, residual, pictures=3)
     indexes = [json.loads(p.read_text()) for p in Path("results").glob("*/tiles/index.json")]
     assert len(indexes) == 2
+    assert all(tile["note"].startswith("mIoU ") for index in indexes for tile in index["tiles"])
     names = [[tile["image"] for tile in index["tiles"]] for index in indexes]
     assert names[0] == names[1] == ["val_00000", "val_00001", "val_00002"]
     for path in Path("results").glob("*/tiles/*.png"):

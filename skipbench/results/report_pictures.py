@@ -1,6 +1,7 @@
 """Pictures of the page: the tiles that evaluations put beside their records, set side by side.
 
-    results/<id>/tiles/index.json    {"tiles": [{"image", "shared": {kind: file}, "own": {…}}],
+    results/<id>/tiles/index.json    {"tiles": [{"image", "shared": {kind: file}, "own": {…},
+                                                 "note": words on its own ones}, …],
                                       "legend": [[class, "#rrggbb"], …]}
 
 The folder may be anyone's: only plain files in it are read, none too large, and what is no picture
@@ -37,6 +38,7 @@ class Tiles:
     stored: Stored
     images: Mapping[str, Mapping[str, Mapping[str, Path]]]  # image → "shared", "own" → kind → file
     legend: tuple[tuple[str, str], ...]
+    notes: Mapping[str, str]  # image → a few words
 
 
 @dataclass
@@ -81,12 +83,13 @@ def read_tiles(stored: Stored) -> Tiles | None:
             }
             for tile in content["tiles"]
         }
+        notes = {str(tile["image"]): str(tile.get("note", "")) for tile in content["tiles"]}
         legend = tuple((str(name), _colour(colour)) for name, colour in content.get("legend", []))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{stored.result.id}/tiles/index.json: not used ({error})") from None
-    return Tiles(stored, images, legend)
+    return Tiles(stored, images, legend, notes)
 
 
 def _plain_name(file: object) -> str:
@@ -189,7 +192,8 @@ def _row(image: str, shown: Sequence[Tiles], left_out: list[str]) -> dict[str, A
         for kind, made in _embedded(tiles, parts["own"], left_out):
             evaluation = str(facts["evaluation"])
             key = EVALUATIONS.get(evaluation, evaluation), KINDS.get(kind, kind), facts["features"]
-            sets.setdefault(key, []).append(made | {"facts": facts, "id": tiles.stored.result.id})
+            about = {"facts": facts, "id": tiles.stored.result.id, "note": tiles.notes.get(image)}
+            sets.setdefault(key, []).append(made | about)
     return {
         "image": image,
         "shared": [{**made, "kind": KINDS.get(kind, kind)} for kind, made in shared.items()],

@@ -115,7 +115,9 @@ def draw_tiles(folder: Path, drawing: Drawing, number: int) -> None:
             files[kind] = f"{image:05d}_{kind}.png"
             _save_tile(folder / files[kind], getattr(drawn, kind))
         own = {"prediction": files.pop("prediction")}
-        tiles.append({"image": drawn.item.name, "shared": files, "own": own})
+        miou = float(miou_percent(drawing.counts[image]))
+        note = "" if np.isnan(miou) else f"mIoU {miou:.1f}"
+        tiles.append({"image": drawn.item.name, "shared": files, "own": own, "note": note})
         seen |= drawn.classes
     legend = [
         (name, "#{:02x}{:02x}{:02x}".format(*colour))
