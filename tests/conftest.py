@@ -176,3 +176,19 @@ def nowhere_else(tmp_path, monkeypatch):
     monkeypatch.setenv("SKIPBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """(images, blocks) of every batch that the backbone sees."""
+    from skipbench.features.stream import Extractor
+
+    batches = []
+    forward = Extractor._forward
+
+    def counting(self, batch, sizes_hw):
+        batches.append((len(batch), self.spec.blocks))
+        return forward(self, batch, sizes_hw)
+
+    monkeypatch.setattr(Extractor, "_forward", counting)
+    return batches

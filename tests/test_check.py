@@ -133,7 +133,7 @@ def test_another_precision_or_number_of_seeds_is_noted(tmp_path, gate):
     (verdict,) = check(put(tmp_path / "r", one, other), gate.path)
     assert verdict.state == "met"
     assert verdict.note == (
-        "mean of 1 seeds in the baseline, of 2 now, computed in bf16, the baseline in fp32"
+        "seeds: 1 in the baseline, 2 now, computed in bf16, the baseline in fp32"
     )
 
 

@@ -133,15 +133,7 @@ def test_what_matters_is_another_record(run):
         assert len(records()) == before + 1, more
 
 
-def test_several_sets_of_layers_share_one_pass(run, monkeypatch):
-    seen = []
-    forward = Extractor._forward
-
-    def counting(self, batch, sizes_hw):
-        seen.append((len(batch), self.spec.blocks))
-        return forward(self, batch, sizes_hw)
-
-    monkeypatch.setattr(Extractor, "_forward", counting)
+def test_several_sets_of_layers_share_one_pass(run, seen):
     shown = run("--layers", "last", "--layers", "multiscale", "--layers", "0,-1")
     assert shown.exit_code == 0, shown.stderr
     assert sum(count for count, _ in seen) == 24 and {blocks for _, blocks in seen} == {(0, 1, 2)}

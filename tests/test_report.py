@@ -14,10 +14,9 @@ from pages import HOSTILE, SCRIPT, Elements, hostile_records, tile, with_tiles
 from PIL import Image
 
 from skipbench.errors import DataError, ResourceError, UsageError
-from skipbench.results import charts
-from skipbench.results.charts import Line, Point
-from skipbench.results.report import report, short
-from skipbench.results.report_records import command
+from skipbench.results.report import charts, report, short
+from skipbench.results.report.charts import Line, Point
+from skipbench.results.report.records import command
 from skipbench.results.store import write_result
 
 

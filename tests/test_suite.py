@@ -18,7 +18,6 @@ from test_cli import imported_by, in_terminal
 
 from skipbench import pipeline, suites
 from skipbench.demo import make_weights, small_facts
-from skipbench.features.stream import Extractor
 from skipbench.pipeline import Reading
 from skipbench.results.store import find_result, read_result
 from skipbench.runs import _estimate, _state
@@ -60,20 +59,6 @@ def run(cli):
         return cli("run", "suite.toml", *more)
 
     return run
-
-
-@pytest.fixture
-def seen(monkeypatch):
-    """(images, blocks) of every batch that the backbone sees."""
-    batches = []
-    forward = Extractor._forward
-
-    def counting(self, batch, sizes_hw):
-        batches.append((len(batch), self.spec.blocks))
-        return forward(self, batch, sizes_hw)
-
-    monkeypatch.setattr(Extractor, "_forward", counting)
-    return batches
 
 
 @pytest.fixture(autouse=True)

@@ -110,7 +110,8 @@ def extract(
         if skip_bad:
             items = decodable(items, skip_bad, ", ".join(images or []))
     started = time.monotonic()
-    found = options.inspection(ckpt, residual, weights, heads, expect, position_rule, device)
+    reading = options.how_to_read(ckpt, residual, weights, heads, expect, position_rule, device)
+    found = options.inspection(ckpt, reading)
     backbone = found.backbone(precision)
 
     from skipbench import pipeline

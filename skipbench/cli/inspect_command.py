@@ -52,7 +52,8 @@ def inspect(
     verbose: options.Verbose = False,
 ) -> None:
     """Show what a checkpoint is, where each fact was read, and the health of every block."""
-    found = options.inspection(ckpt, residual, weights, heads, expect, position_rule, device)
+    reading = options.how_to_read(ckpt, residual, weights, heads, expect, position_rule, device)
+    found = options.inspection(ckpt, reading)
     if as_json:
         typer.echo(json.dumps(to_json(found), indent=2))
     else:

@@ -187,18 +187,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no n
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Details, and tracebacks.")]
 
 
-def inspection(
-    ckpt: str,
-    residual: str,
-    weights: str | None,
-    heads: int | None,
-    expect: list[str] | None,
-    position_rule: str | None,
-    device: str,
-) -> "Inspection":
-    """The options that say which checkpoint, checked, and the checkpoint opened."""
-    reading = how_to_read(ckpt, residual, weights, heads, expect, position_rule, device)
-
+def inspection(ckpt: str, reading: "Callable[[], Reading]") -> "Inspection":
+    """The checkpoint opened; reading: of `how_to_read`."""
     from skipbench import pipeline  # torch: only once all that is cheap to check is right
 
     return pipeline.inspect(ckpt, **reading())

@@ -16,15 +16,9 @@ from typing import Any, Literal
 import numpy as np
 
 from skipbench.errors import DataError, UsageError
-from skipbench.metrics.intervals import (
-    RESAMPLES,
-    bootstrap,
-    interval,
-    p_value,
-    resample_weights,
-)
+from skipbench.metrics.intervals import RESAMPLES, interval, p_value, resample_weights
 from skipbench.results.baseline import Baseline, Expected, counts_key, named, read_baseline
-from skipbench.results.compare import score_of
+from skipbench.results.compare import Side
 from skipbench.results.figures import Entry, differing, entries, fits, only, parse_where
 from skipbench.results.read import Source, read_results
 
@@ -166,46 +160,47 @@ def _judge(line: Expected, entry: Entry, allowed: float) -> Verdict:
         state = "met"
     return Verdict(
         line.figure, state, line.metric, line.value, entry.value, difference, allowed,
-        note=_weights(line, entry),
+        note=_note(line, entry),
     )  # fmt: skip
 
 
 def _paired(line: Expected, entry: Entry, wanted: Baseline) -> Verdict:
-    before = [wanted.counts.get(counts_key(line.figure, i)) for i in range(line.seeds)]
-    if any(counts is None for counts in before):
+    now = Side(entry.first.result, [figure.stored.counts() for figure in entry.figures])
+    before = Side(entry.first.result, _counts_before(line, wanted))
+    if len({counts.shape for counts in [*now.counts, *before.counts]}) > 1:
+        raise DataError(f"{line.figure}: counts by image of another shape; --update --paired")
+    if abs(before.value - line.value) > 1e-3:
+        raise DataError(
+            f"{line.figure}: the counts beside the baseline are of {before.value:.2f}, not of "
+            f"{line.value:.2f}: the two files do not belong together; --update --paired"
+        )
+    images = len(now.counts[0])
+    if images < 2:
+        raise UsageError(f"{line.figure}: one image says nothing of others; give --tolerance")
+    weights = resample_weights(images, RESAMPLES, seed=0)
+    drawn = now.resampled(weights) - before.resampled(weights)
+    low, high = interval(drawn)
+    state: State = "worse" if high < 0 else "better" if low > 0 else "met"
+    return Verdict(
+        line.figure, state, line.metric, line.value, entry.value, entry.value - line.value, None,
+        (low, high), p_value(drawn), _note(line, entry),
+    )  # fmt: skip
+
+
+def _counts_before(line: Expected, wanted: Baseline) -> list[np.ndarray]:
+    keys = [counts_key(line.figure, i) for i in range(line.seeds)]
+    if not set(keys) <= set(wanted.counts):
         raise UsageError(
             f"{line.figure}: no counts by image beside the baseline; write it with "
             "--update --paired"
         )
-    now = [figure.stored.counts() for figure in entry.figures]
-    score = score_of(entry.first.result)
-    if any(counts.shape != now[0].shape for counts in [*now, *before]):  # type: ignore[union-attr]
-        raise DataError(f"{line.figure}: counts by image of another shape; --update --paired")
-    if len(now[0]) < 2:
-        raise UsageError(f"{line.figure}: one image says nothing of others; give --tolerance")
-    of_counts = np.mean([score(counts.sum(0, dtype=np.int64)) for counts in before])  # type: ignore[union-attr]
-    if abs(of_counts - line.value) > 1e-3:
-        raise DataError(
-            f"{line.figure}: the counts beside the baseline are of {of_counts:.2f}, not of "
-            f"{line.value:.2f}: the two files do not belong together; --update --paired"
-        )
-    weights = resample_weights(len(now[0]), RESAMPLES, seed=0)
-    new, old = (
-        np.mean([bootstrap(counts, score, weights) for counts in side], axis=0)  # type: ignore[arg-type]
-        for side in (now, before)
-    )
-    low, high = interval(new - old)
-    state: State = "worse" if high < 0 else "better" if low > 0 else "met"
-    return Verdict(
-        line.figure, state, line.metric, line.value, entry.value, entry.value - line.value, None,
-        (low, high), p_value(new - old), _weights(line, entry),
-    )  # fmt: skip
+    return [wanted.counts[key] for key in keys]
 
 
-def _weights(line: Expected, entry: Entry) -> str:
+def _note(line: Expected, entry: Entry) -> str:
     notes = []
     if len(entry.figures) != line.seeds:
-        notes.append(f"mean of {line.seeds} seeds in the baseline, of {len(entry.figures)} now")
+        notes.append(f"seeds: {line.seeds} in the baseline, {len(entry.figures)} now")
     if entry.first.result.checkpoint["sha256"] != line.sha256:
         notes.append("other weights than the baseline's")
     if (now := entry.first.computing["precision"]) != line.precision:

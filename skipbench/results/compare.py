@@ -156,7 +156,10 @@ def paired(
     common = [name for name in names_a if name in both]
     if len(common) < 2:
         raise UsageError(f"{_ids(ours, theirs)} have {len(common)} images in common")
-    one, other = _Side(ours, common), _Side(theirs, common)
+    one, other = (
+        Side(side[0].result, [_counts(stored, common) for stored in side])
+        for side in (ours, theirs)
+    )
     if np.isnan(one.value + other.value):
         raise NumbersError(f"{_ids(ours, theirs)}: no pixel of the common images is labelled")
     weights = resample_weights(len(common), resamples, seed)
@@ -175,7 +178,7 @@ def paired(
         p_value=p_value(drawn),
         classes=_classes(one, other, weights),
         moved=_images(common, one, other),
-        differs=_differs(one, other),
+        differs=_differs(ours, theirs) | _other_labels(one, other),
     )
 
 
@@ -189,37 +192,37 @@ def _require_one_measure(a: Result, b: Result) -> None:
             raise UsageError(f"{a.id} and {b.id} differ in {what}: {first} and {second}")
         if first is None:
             raise UsageError(f"{a.id} has no figure")
+    score_of(a)  # refuses what cannot be compared
 
 
-def _differs(one: "_Side", other: "_Side") -> dict[str, list[Any]]:
+def _differs(ours: Sequence[Stored], theirs: Sequence[Stored]) -> dict[str, list[Any]]:
     """What else is not alike, and may be what the difference is of."""
-    figures = [Figure(side.records[0]) for side in (one, other)]
     ways = []
-    for figure in figures:
+    for figure in (Figure(ours[0]), Figure(theirs[0])):
         trained = {k: v for k, v in figure.images.items() if "trained" in k}
         split = {"split": figure.facts["split"]}
-        ways.append({**figure.settings, **split, **trained, **figure.computing})
-    if len(one.records) == len(other.records) == 1:
-        for figure, way in zip(figures, ways, strict=True):
-            way["seed"] = figure.facts["seed"]
-    found = differing(ways)
-    if one.labelled != other.labelled:
-        found["labelled pixels"] = [one.labelled, other.labelled]
-    return found
+        seed = {"seed": figure.facts["seed"]} if len(ours) == len(theirs) == 1 else {}
+        ways.append({**figure.settings, **split, **trained, **figure.computing, **seed})
+    return differing(ways)
+
+
+def _other_labels(one: "Side", other: "Side") -> dict[str, list[Any]]:
+    same = one.labelled == other.labelled
+    return {} if same else {"labelled pixels": [one.labelled, other.labelled]}
 
 
 def _ids(*sides: Sequence[Stored]) -> str:
     return " and ".join(side[0].result.id for side in sides)
 
 
-class _Side:
-    """The counts of one model (of each seed) on the common images, and what follows from them."""
+class Side:
+    """The counts of one model on the images of a comparison, and what follows from them."""
 
-    def __init__(self, records: Sequence[Stored], common: Sequence[str]) -> None:
-        self.records = records
-        self.classes = list(records[0].result.metrics.get("per_class") or {})
-        self.score = score_of(records[0].result)
-        self.counts = [_counts(one, common) for one in records]
+    def __init__(self, result: Result, counts: Sequence[np.ndarray]) -> None:
+        """result: of the first seed; counts: of each."""
+        self.result, self.counts = result, counts
+        self.classes = list(result.metrics.get("per_class") or {})
+        self.score = score_of(result)
 
     @property
     def labelled(self) -> tuple[int, ...]:
@@ -274,7 +277,7 @@ def _counts(stored: Stored, common: Sequence[str]) -> np.ndarray:
     return stored.counts()[[place[name] for name in common]]
 
 
-def _classes(one: _Side, other: _Side, weights: np.ndarray) -> tuple[Move, ...]:
+def _classes(one: Side, other: Side, weights: np.ndarray) -> tuple[Move, ...]:
     """None where the figure is not one of classes."""
     counts = one.counts[0]
     if counts.ndim != 3 or one.classes != other.classes or len(one.classes) != counts.shape[2]:
@@ -287,7 +290,7 @@ def _classes(one: _Side, other: _Side, weights: np.ndarray) -> tuple[Move, ...]:
     return _largest_first(moves)
 
 
-def _images(names: Sequence[str], one: _Side, other: _Side) -> tuple[Move, ...]:
+def _images(names: Sequence[str], one: Side, other: Side) -> tuple[Move, ...]:
     """A picture of a rare class moves the whole more than its own score may tell, and one with a
     few stray pixels less."""
     effects = np.nan_to_num(other.effects - one.effects)

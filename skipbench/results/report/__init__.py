@@ -19,8 +19,8 @@ from skipbench import __version__
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, user_path, write_whole
 from skipbench.results.read import Source, Stored
-from skipbench.results.report_curves import over_blocks, over_epochs, over_rates
-from skipbench.results.report_groups import (
+from skipbench.results.report.curves import over_blocks, over_epochs, over_rates
+from skipbench.results.report.groups import (
     EVALUATIONS,
     Shown,
     dataset_name,
@@ -28,10 +28,10 @@ from skipbench.results.report_groups import (
     in_order,
     rivals,
 )
-from skipbench.results.report_pictures import album
-from skipbench.results.report_records import anchors_of, page_records
-from skipbench.results.report_summary import by_class, summary
-from skipbench.results.report_tables import page_tables
+from skipbench.results.report.pictures import album
+from skipbench.results.report.records import anchors_of, page_records
+from skipbench.results.report.summary import by_class, summary
+from skipbench.results.report.tables import page_tables
 
 TITLE = "Skip and skipless vision transformers"
 LONG_NAME = 60  # signs; longer ones are cut in the middle, and whole where the record is told
@@ -67,7 +67,7 @@ def report(
 def page(shown: Shown, title: str) -> str:
     import jinja2
 
-    own = jinja2.PackageLoader("skipbench.results", "page")
+    own = jinja2.PackageLoader("skipbench.results.report", "page")
     made = jinja2.Environment(
         loader=own, autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
@@ -92,7 +92,7 @@ def _own_parts() -> dict[str, Any]:
     """Style and script of the page, and the policy that lets just these two be."""
     from markupsafe import Markup
 
-    folder = files("skipbench.results") / "page"
+    folder = files("skipbench.results.report") / "page"
     css, js = ((folder / name).read_text("utf-8") for name in ("page.css", "page.js"))
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_hash(css)}'; script-src '{_hash(js)}'; "

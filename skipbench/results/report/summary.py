@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from skipbench.results.charts import bars, forest
 from skipbench.results.figures import Entry
 from skipbench.results.rendering import chance, signed
-from skipbench.results.report_groups import DASH, EVALUATIONS, Rivals, number
+from skipbench.results.report.charts import bars, forest
+from skipbench.results.report.groups import DASH, EVALUATIONS, Rivals, number
 
 if TYPE_CHECKING:
     from skipbench.results.compare import Paired

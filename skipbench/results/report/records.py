@@ -7,8 +7,8 @@ from typing import Any
 from skipbench.records import LABELS, TOLD, Result
 from skipbench.results.figures import Entry, Figure
 from skipbench.results.read import Stored
-from skipbench.results.report_curves import figure_words
-from skipbench.results.report_groups import (
+from skipbench.results.report.curves import figure_words
+from skipbench.results.report.groups import (
     EVALUATIONS,
     dataset_name,
     has_figure,

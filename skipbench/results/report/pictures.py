@@ -20,7 +20,7 @@ from typing import Any
 from skipbench.errors import DataError
 from skipbench.results.figures import Figure
 from skipbench.results.read import Stored
-from skipbench.results.report_groups import EVALUATIONS, dataset_name, has_figure, in_order
+from skipbench.results.report.groups import EVALUATIONS, dataset_name, has_figure, in_order
 
 MOST_INDEX_BYTES = 1_000_000
 MOST_BYTES = 8_000_000  # of a picture's file

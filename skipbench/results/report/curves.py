@@ -5,9 +5,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from skipbench.results.charts import Axis, Line, Point, line_chart, log_axis, sample, x_axis, y_axis
 from skipbench.results.figures import Entry
-from skipbench.results.report_groups import (
+from skipbench.results.report.charts import (
+    Axis,
+    Line,
+    Point,
+    line_chart,
+    log_axis,
+    sample,
+    x_axis,
+    y_axis,
+)
+from skipbench.results.report.groups import (
     EVALUATIONS,
     Rivals,
     dataset_name,
