@@ -25,7 +25,7 @@ class Cell:
         """To the paper's figure, as both are printed."""
         if self.entry is None or self.paper is None:
             return None
-        return round(self.entry.value, 1) - self.paper
+        return round(round(self.entry.value, 1) - self.paper, 1)
 
 
 @dataclass(frozen=True)

@@ -129,10 +129,10 @@ def rich_table(table: Table) -> "RichTable":
 def show(table: Table, console: "Console") -> None:
     """console: wide enough; what does not fit would be cut off."""
     if table.title:
-        console.print(table.title, style="bold", markup=False)
+        console.print(printable(table.title), style="bold", markup=False)
     console.print(rich_table(table))
     for line in legend(table):
-        console.print(line, markup=False, style="dim")
+        console.print(printable(line), markup=False, style="dim")
 
 
 def screen(table: Table) -> str:
