@@ -174,8 +174,9 @@ def probe_again(
     ckpt: where the weights lie now, if not where they lay; places: data_root, out, cache, device …
     """
     call = dict(result.environment.get("call") or {})
-    if not call:
-        raise UsageError(f"{result.id} does not say how it was made: it is of an older skipbench")
+    needed = {"ckpt", "dataset", "layers", "seed"}
+    if not needed <= set(call) <= needed | set(ProbeOptions.__annotations__):
+        raise UsageError(f"{result.id} does not say how it was made, or in another version's words")
     call |= {key: value for key, value in places.items() if value is not None}
     where, dataset, layers = ckpt or call.pop("ckpt"), call.pop("dataset"), call.pop("layers")
     call.pop("ckpt", None), call.pop("seed", None)
