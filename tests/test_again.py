@@ -12,6 +12,7 @@ import skipbench as sb
 from skipbench.demo import make_weights, small_facts
 from skipbench.errors import CheckpointError, DataError, UsageError
 from skipbench.results.baseline import read_baseline
+from skipbench.results.compare import paired
 from skipbench.results.read import read_results
 from skipbench.results.store import read_result, write_result
 from skipbench.runs.calls import probe_again
@@ -121,6 +122,14 @@ def test_calibrate_measures_the_noise_of_seeds(ckpt, cli):
     assert json.loads(done.stdout)[0]["noise"] == pytest.approx(deviation)
 
 
+def test_calibrated_seeds_keep_what_was_told(ckpt):
+    probe(ckpt, labels={"name": "mine", "epoch": 7})
+    sb.calibrate("results", seeds=[1], device="cpu")
+    (new,) = read_results("results/calibration")
+    assert (new.result.checkpoint["name"], new.result.checkpoint["epoch"]) == ("mine", 7)
+    assert len(sb.table(["results", "results/calibration"]).rows) == 1
+
+
 def test_calibrate_without_a_baseline_or_a_fitting_record(ckpt, cli):
     probe(ckpt)
     done = cli("calibrate", "--seeds", "0")
@@ -192,9 +201,9 @@ def test_predictions_in_a_comparison_are_those_of_the_record(two, tmp_path):
 
 def test_nothing_to_draw(ckpt, tmp_path, cli):
     record = probe(ckpt)
-    (found,) = sb.compare(record.id, record.id)
+    (stored,) = read_results("results")
     with pytest.raises(UsageError, match="no image moved"):
-        draw_comparison(found, 2, tmp_path / "p")
+        draw_comparison(paired(stored, stored), 2, tmp_path / "p")
     other = type(record)(**{**record.to_json(), "evaluation": "knn", "id": "knn-shapes-1"})
     arrays = read_results("results")[0].arrays()
     write_result(Path("results"), other, arrays)

@@ -118,6 +118,29 @@ def test_where_chooses_among_the_expected_too(tmp_path, cli):
     assert [v.state for v in check(only, path, where=["dataset=ade20k"])] == ["missing"]
 
 
+def test_a_gate_that_looks_at_nothing_is_not_green(tmp_path, gate):
+    folder = put(tmp_path / "r", make_result(value=10.0))
+    with pytest.raises(UsageError, match="nothing to check"):
+        check(folder, gate.path, where=["checkpoint=modle.pth"])
+    assert [v.state for v in check(folder, gate.path, where=["seed=0"])] == ["worse"]
+
+
+def test_a_cell_that_failed_is_missing_whatever_an_old_record_says(tmp_path, gate):
+    folder = put(tmp_path / "r", make_result(), make_result(dataset="ade20k"))
+    cell = {"checkpoint": "model.pth", "kind": "probe", "dataset": "voc", "message": "cut\noff"}
+    (folder / "failures").mkdir()
+    (folder / "failures" / "x.json").write_text(json.dumps(cell))
+    missing, new = check(folder, gate.path)
+    assert (missing.state, new.state) == ("missing", "new")
+    assert missing.note == "its evaluation failed: cut off"
+
+
+def test_other_weights_made_otherwise_are_not_passed_over(tmp_path, gate):
+    other = make_result(value=5.0, sha256="f" * 64, protocol={"epochs": 4})
+    with pytest.raises(UsageError, match="other weights in another way"):
+        check(put(tmp_path / "r", make_result(), other), gate.path)
+
+
 @pytest.mark.parametrize("limit", [float("nan"), float("inf"), -1.0])
 def test_limits_are_numbers(gate, tmp_path, limit):
     folder = put(tmp_path / "r", make_result(value=10.0))
@@ -278,6 +301,14 @@ def test_prune_drops_figures_that_are_not_there(tmp_path, cli):
     done = cli("check", one, "--baseline", path, "--update", "--prune", "--json")
     assert "dropped" in done.stderr
     assert [line["facts"]["checkpoint"] for line in json.loads(done.stdout)] == ["b"]
+    both = put(tmp_path / "both", make_result(name="a"), make_result(name="b"))
+    cli("check", both, "--baseline", path, "--update")
+    where = ["--where", "checkpoint=a"]
+    cli("check", one, "--baseline", path, "--update", "--prune", *where)
+    assert len(read_baseline(path).figures) == 2  # no record fits: nothing is written
+    cli("check", both, "--baseline", path, "--update", "--prune", *where)
+    assert len(read_baseline(path).figures) == 2  # b was not looked at
+    assert cli("check", both, "--baseline", path, "--prune").exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,20 @@ def test_one_without_counts_does_not_hide_the_others(tmp_path, caplog):
     assert found.a[0].result.features["layers"] == "last" and gone.result.id in caplog.text
 
 
+def test_nothing_is_compared_with_itself(tmp_path, cli, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, *_ = two_models(tmp_path / "results")
+    with pytest.raises(UsageError, match="the same records"):
+        compare(first.result.id, first.result.id)
+    done = cli("compare", "results", "b.pth")  # the folder against one in it
+    assert done.exit_code == 0 and done.stdout.count("images in common") == 1
+
+
+def test_another_seed_is_spoken_of_where_there_is_one_training_each(tmp_path, cli):
+    two_models(tmp_path)
+    assert "One training each" in cli("compare", tmp_path, "a.pth", "b.pth").stdout
+
+
 def test_other_labels_training_images_and_seeds_are_said(tmp_path, cli):
     first, _, _, b = two_models(tmp_path)
     b[:, 2] += 1

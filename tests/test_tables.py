@@ -165,6 +165,13 @@ def test_partial_other_protocol_and_oracle_choice_are_marked():
     assert "partial: 8 of 1,449" in made.text("csv")
 
 
+def test_a_rate_at_the_edge_of_the_sweep_is_marked():
+    made = table([make_result(metrics={"edge": "highest"})], layout="table2")
+    assert footnotes(made) == [
+        "the highest rate of the sweep was chosen: a wider one may be better"
+    ]
+
+
 def test_another_named_protocol_is_marked():
     made = table([make_result(protocol={"name": "dinov2"})], layout="table2")
     assert footnotes(made) == ["protocol dinov2"]
@@ -419,6 +426,8 @@ def test_command(tmp_path, cli):
         cli("table", tmp_path / "r", "--layout", "table2", "-o", tmp_path / name)
         assert (tmp_path / name).read_text().startswith(begins)
     assert cli("table", tmp_path / "r", "--fragment").exit_code == 2
+    assert cli("table", tmp_path / "r", "-o", tmp_path / "t.foo").exit_code == 2
+    assert cli("table", tmp_path / "r", "--paper").exit_code == 2
     assert cli("table", tmp_path / "r", "--format", "markdown").exit_code == 2
     with pytest.raises(UsageError, match="no format"):
         table(tmp_path / "r").text("markdown")

@@ -76,6 +76,8 @@ def check(
     verbose: options.Verbose = False,
 ) -> None:
     """Compare records with expected figures; exit 5 where one is worse or missing."""
+    if prune and not update:
+        raise UsageError("--prune goes with --update")
     if update:
         if junit or github or tolerance is not None or sigma is not None:
             raise UsageError("--update writes a baseline and judges nothing: give it alone")
@@ -158,7 +160,8 @@ def _update(
         raise UsageError("no record to make a baseline of")
     before = read_baseline(path, counts=True) if path.exists() else None
     counts = paired or path.with_suffix(".npz").exists()  # old counts beside new figures mislead
-    made = make_baseline(entries(found), before, counts=counts, prune=prune)
+    pruned = parse_where(where or ()) if prune else None
+    made = make_baseline(entries(found), before, counts=counts, prune=pruned)
     ensure_writable(path.parent)
     write_baseline(path, made)
     old = before.figures if before else {}
@@ -209,12 +212,12 @@ def calibrate(
     from skipbench.results.read import read_results
 
     wanted = parse_seeds(seeds)
-    read_results(results or ["results"])  # what is wrong with them is said before torch is loaded
+    stored = read_results(results or ["results"])  # before torch is loaded
 
     from skipbench.runs.calibrating import calibrate as run
 
     found = run(
-        results or ["results"], baseline, seeds=wanted, where=where or (), ckpt=ckpt,
+        stored, baseline, seeds=wanted, where=where or (), ckpt=ckpt,
         data_root=data_root, device=device, cache=cache,
     )  # fmt: skip
     if as_json:

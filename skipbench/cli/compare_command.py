@@ -115,6 +115,9 @@ def show(pair: "Paired", top: int) -> None:
         a, b = map(_short, values)
         console.print(f"not made alike: {name} {a} and {b}", markup=False)
     console.print(_verdict(pair))
+    if len(pair.a) == len(pair.b) == 1 and first.protocol.get("seed") is not None:
+        words = "One training each: what another seed would do is not in it (--seeds, calibrate)."
+        console.print(words, style="dim")
     _moves(console, "classes", [m for m in pair.classes if m.difference][:top])
     _moves(console, "images", [m for m in pair.moved if m.effect and m.difference][:top])
 

@@ -76,7 +76,12 @@ def table(
     from skipbench.results.tables import FORMATS, tables
 
     options.one_of("--format", format, *FORMATS)
-    format = format or SUFFIXES.get(Path(output or "").suffix.lower(), "rich")
+    suffix = Path(output or "").suffix.lower()
+    if format is None and suffix not in (*SUFFIXES, "", ".txt"):
+        raise UsageError(f"{output}: no format goes by {suffix}; give --format")
+    if paper and layout == "plain":
+        raise UsageError("--paper needs a table of the paper: --layout table2, table3, …")
+    format = format or SUFFIXES.get(suffix, "rich")
     if fragment and format != "latex":
         raise UsageError(f"--fragment is for LaTeX, not for {format}: give --format latex")
     made = tables(

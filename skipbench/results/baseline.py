@@ -17,7 +17,7 @@ import numpy as np
 
 from skipbench.errors import DataError, UsageError
 from skipbench.files import write_whole
-from skipbench.results.figures import FACTS, Entry, differing
+from skipbench.results.figures import FACTS, Entry, differing, fits
 from skipbench.results.store import no_number
 
 SCHEMA = 1
@@ -107,9 +107,10 @@ def make_baseline(
     before: Baseline | None = None,
     *,
     counts: bool = False,
-    prune: bool = False,
+    prune: Mapping[str, set[str]] | None = None,
 ) -> Baseline:
-    """Of these figures. Those of the one before that are not among them stay, but for `prune`."""
+    """Of these figures. Those of the one before that are not among them stay, unless they fit
+    `prune`, which is as --where has it."""
     groups = named(found)
     for name, group in groups.items():
         if len(group) > 1:
@@ -128,8 +129,12 @@ def make_baseline(
         for name, (entry,) in groups.items():
             for i, figure in enumerate(entry.figures):
                 arrays[counts_key(name, i)] = figure.stored.counts()
-    if before and not prune:
-        kept = {name: old for name, old in before.figures.items() if name not in figures}
+    if before:
+        kept = {
+            name: old
+            for name, old in before.figures.items()
+            if name not in figures and (prune is None or not fits(old.facts, prune))
+        }
         figures |= kept
         protocols |= {old.protocol: before.protocols[old.protocol] for old in kept.values()}
         keys = {counts_key(name, i) for name, old in kept.items() for i in range(old.seeds)}
@@ -169,6 +174,10 @@ def read_baseline(path: Path, *, counts: bool = False) -> Baseline:
     except FileNotFoundError:
         raise UsageError(
             f"no baseline at {path}; `skipbench check RESULTS --baseline {path} --update` makes one"
+        ) from None
+    except IsADirectoryError:
+        raise UsageError(
+            f"{path} is a folder: give the baseline a name, as baseline.json"
         ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: damaged baseline ({error})") from None

@@ -8,7 +8,7 @@ paired      worse: the paired 95 % interval of the difference lies below 0
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
@@ -16,17 +16,21 @@ from typing import Any, Literal
 import numpy as np
 
 from skipbench.errors import DataError, UsageError
+from skipbench.files import read_json
 from skipbench.metrics.intervals import RESAMPLES, interval, p_value, resample_weights
+from skipbench.records import Result
 from skipbench.results.baseline import Baseline, Expected, counts_key, named, read_baseline
 from skipbench.results.compare import Side
 from skipbench.results.figures import Entry, differing, entries, fits, only, parse_where
-from skipbench.results.read import Source, read_results
+from skipbench.results.read import Source, Stored, read_results
 
 log = logging.getLogger("skipbench")
 
 TOLERANCE = 0.5
 FEW_SEEDS = 4
 ROUNDING = 1e-4  # values in a baseline have four digits
+
+CELL = ("checkpoint", "evaluation", "dataset")
 
 State = Literal["met", "better", "worse", "missing", "new"]
 
@@ -70,15 +74,22 @@ def check(
     wanted, chosen = read_baseline(Path(baseline), counts=paired), parse_where(where)
     if not wanted.figures:
         log.warning("%s expects nothing: every result passes", baseline)
-    groups = named(entries(only(read_results(results, strict=strict), chosen)))
-    names = sorted(name for name, line in wanted.figures.items() if fits(line.facts, chosen))
+    stored = read_results(results, strict=strict)
+    groups = named(entries(only(stored, chosen)))
+    of_lines = {fact: values for fact, values in chosen.items() if fact != "seed"}
+    names = sorted(name for name, line in wanted.figures.items() if fits(line.facts, of_lines))
+    if chosen and not names:
+        raise UsageError(f"no figure of {baseline} fits --where: there is nothing to check")
+    failed = failures(stored, results)
     if sigma is not None:
         _require_noise([wanted.figures[name] for name in names if name in groups])
     verdicts = []
     for name in names:
         line = wanted.figures[name]
-        if name not in groups:
-            verdicts.append(Verdict(name, "missing", line.metric, line.value, None, None, None))
+        trouble = failed.get(tuple(line.facts[key] for key in CELL), "")
+        if name not in groups or trouble:
+            missing = Verdict(name, "missing", line.metric, line.value, None, None, None)
+            verdicts.append(replace(missing, note=trouble))
             continue
         entry = made_alike(line, wanted, groups[name])
         if paired:
@@ -89,6 +100,24 @@ def check(
         for entry in groups[name]:
             verdicts.append(Verdict(name, "new", entry.first.metric, None, entry.value, None, None))
     return verdicts
+
+
+def failures(
+    stored: Sequence[Stored], results: Source | Iterable[Source]
+) -> dict[tuple[Any, ...], str]:
+    """Cells of a suite that have failed, in the folders of these records: what an older record says
+    of them is out of date."""
+    given = [results] if isinstance(results, str | Path) else results
+    folders = {one.folder for one in stored}
+    if not isinstance(given, Result | Stored):
+        folders |= {Path(one) for one in given if isinstance(one, str | Path)}
+    found = {}
+    for path in sorted(path for folder in folders for path in folder.glob("failures/*.json")):
+        cell = read_json(path) or {}
+        words = " ".join(str(cell.get("message", "")).split())[:120]
+        key = tuple(cell.get(name) for name in ("checkpoint", "kind", "dataset"))
+        found[key] = f"its evaluation failed: {words}"
+    return found
 
 
 def made_alike(line: Expected, wanted: Baseline, group: Sequence[Entry]) -> Entry:
@@ -103,10 +132,15 @@ def made_alike(line: Expected, wanted: Baseline, group: Sequence[Entry]) -> Entr
     if len(alike) > 1:
         raise UsageError(
             f"{len(alike)} records are called {line.figure!r}; which one is meant?\n"
-            + "\n".join(f"  {_which(entry)}" for entry in alike)
+            + "\n".join(f"  {_which(entry, line)}" for entry in alike)
             + "\nTake the old ones out of the folder, or give names with --label name=…"
         )
     if alike:
+        if any(_sha(entry) != _sha(alike[0]) for entry in group):
+            raise UsageError(
+                f"{line.figure!r} was also made with other weights in another way; which one is "
+                "meant?\n" + "\n".join(f"  {_which(entry, line)}" for entry in group)
+            )
         return alike[0]
     told = "; ".join(
         f"{name}: {_words(old)} in the baseline, {_words(new)} now"
@@ -125,9 +159,15 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-def _which(entry: Entry) -> str:
+def _which(entry: Entry, line: Expected) -> str:
     result = entry.first.result
-    return f"{result.id}  {entry.value:.2f}  weights {result.checkpoint['sha256'][:12]}"
+    when = str(result.timing.get("finished") or "")[:16].replace("T", " ")
+    own = " (the baseline's)" if _sha(entry) == line.sha256 else ""
+    return f"{result.id}  {entry.value:.2f}  {when}  weights {_sha(entry)[:12]}{own}"
+
+
+def _sha(entry: Entry) -> str:
+    return str(entry.first.result.checkpoint["sha256"])
 
 
 def _require_noise(lines: Sequence[Expected]) -> None:
@@ -201,7 +241,7 @@ def _note(line: Expected, entry: Entry) -> str:
     notes = []
     if len(entry.figures) != line.seeds:
         notes.append(f"seeds: {line.seeds} in the baseline, {len(entry.figures)} now")
-    if entry.first.result.checkpoint["sha256"] != line.sha256:
+    if _sha(entry) != line.sha256:
         notes.append("other weights than the baseline's")
     if (now := entry.first.computing["precision"]) != line.precision:
         notes.append(f"computed in {now}, the baseline in {line.precision}")

@@ -7,6 +7,7 @@ cancels. Two figures whose own intervals overlap may well differ by more than ch
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ def compare(
     a, b: a Result, an id, the beginning of one, the name of a checkpoint, a folder or file of
     records; results: where they were written.
     """
-    pairs = _pairs(entries(_records(a, results)), entries(_records(b, results)))
+    there = cache(lambda: read_results(results))  # once, if at all
+    pairs = _pairs(entries(_records(a, there)), entries(_records(b, there)))
     found, trouble = [], None
     for pair in pairs:
         sides = [[figure.stored for figure in entry.figures] for entry in pair]
@@ -101,9 +103,9 @@ def compare(
     return found
 
 
-def _records(name: Source, results: Source | Iterable[Source]) -> list[Stored]:
+def _records(name: Source, there: Callable[[], list[Stored]]) -> list[Stored]:
     if isinstance(name, Result):  # its counts lie where it was written
-        return pick(read_results(results), name.id)
+        return pick(there(), name.id)
     if not isinstance(name, str):
         return read_results(name)
     path = Path(name).expanduser()
@@ -111,11 +113,14 @@ def _records(name: Source, results: Source | Iterable[Source]) -> list[Stored]:
         found = read_results(path)
         if found:
             return found
-    return pick(read_results(results), name)
+    return pick(there(), name)
 
 
 def _pairs(a: Sequence[Entry], b: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
-    """Two entries are compared whatever they are; of several, those of one kind."""
+    """Two entries are compared whatever they are; of several, those of one kind. None with
+    itself."""
+    if [_which(entry) for entry in a] == [_which(entry) for entry in b]:
+        raise UsageError("A and B are the same records: give two that differ")
     if len(a) == len(b) == 1:
         return [(a[0], b[0])]
 
@@ -130,14 +135,20 @@ def _pairs(a: Sequence[Entry], b: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
         (x, y)
         for x in a
         for y in b
-        if kind(x) == kind(y) and not differing([x.first.settings, y.first.settings])
+        if kind(x) == kind(y)
+        and not differing([x.first.settings, y.first.settings])
+        and _which(x) != _which(y)
     ]
     if not found:
         raise UsageError(
             "A and B have no evaluation in common (same data set, layers and settings).\n"
             "Give the ids of two records to compare them all the same: `skipbench results list`."
         )
-    return found
+    return sorted(found, key=lambda pair: kind(pair[0]))
+
+
+def _which(entry: Entry) -> list[str]:
+    return [str(figure.stored.path) for figure in entry.figures]
 
 
 def paired(

@@ -135,6 +135,8 @@ class Figure:
         found += [words] if (words := _other_protocol(self.result.protocol)) else []
         if self.settings["chosen on"] == "val":
             found.append("learning rate chosen on the validation images, as papers do")
+        if edge := self.result.metrics.get("edge"):
+            found.append(f"the {edge} rate of the sweep was chosen: a wider one may be better")
         if self.result.checkpoint.get("warning"):
             residual = self.result.checkpoint["residual"]
             found.append(f"run {residual}, though its weights do not look so")

@@ -27,7 +27,7 @@ def filled(
         if (one := _one(layout, place[0], group)) is not None
     }
     if aside := len(found) - len(chosen):
-        log.info("%s: %d figures are not shown; --layout plain has all", layout.name, aside)
+        log.info("figures that %s does not show: %d; --layout plain has all", layout.name, aside)
     rows = _axis(layout.paper_rows, {row for row, _ in chosen}, compact)
     columns = _by_epoch(_axis(layout.paper_columns, {c for _, c in chosen}, compact), layout)
     value_of = published() if paper else {}

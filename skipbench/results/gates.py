@@ -11,7 +11,8 @@ from skipbench.results.rendering import chance, signed
 def sentence(verdict: Verdict) -> str:
     """ "56.3 instead of 57.6 (−1.3, allowed 0.5)"."""
     if verdict.found is None:
-        return f"missing; {verdict.expected:.2f} was expected"
+        why = f"; {verdict.note}" if verdict.note else ""
+        return f"missing; {verdict.expected:.2f} was expected{why}"
     if verdict.expected is None or verdict.difference is None:
         return f"{verdict.found:.2f}, not in the baseline"
     if verdict.interval:

@@ -11,7 +11,7 @@ from skipbench.errors import CheckpointError, DataError, UsageError
 from skipbench.evaluations._protocols import settle
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.pipeline import Inspection, Reading, default_workers, inspect
-from skipbench.records import Result, StoreDtype
+from skipbench.records import LABELS, TOLD, Result, StoreDtype
 from skipbench.runs._held import Keeping
 from skipbench.runs.probe import Asked, Probe
 from skipbench.runs.splits import open_splits
@@ -182,6 +182,8 @@ def probe_again(
     call.pop("ckpt", None), call.pop("seed", None)
     if "expected" in call:
         call["expected"] = Expected(**call["expected"])
+    sources = result.checkpoint.get("sources") or {}
+    call["labels"] = {k: result.checkpoint[k] for k in LABELS if sources.get(k) == TOLD}
     probe = open_probe(where, dataset, layers=[layers], seeds=seeds, **call)
     found, made = probe.backbone.facts.sha256, result.checkpoint["sha256"]
     if found != made:

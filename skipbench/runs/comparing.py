@@ -11,6 +11,7 @@ from skipbench.errors import UsageError
 from skipbench.files import ensure_writable
 from skipbench.pictures import Cell, legend_of, save, sheet
 from skipbench.results.compare import Move, Paired
+from skipbench.results.figures import Figure
 from skipbench.results.read import Stored
 from skipbench.runs._pictures import Drawing
 from skipbench.runs.calls import probe_again
@@ -50,7 +51,7 @@ def draw_comparison(
             ])  # fmt: skip
             seen |= one.classes | other.classes
         title = " and ".join(
-            f"{which}: {side[0].result.checkpoint['name']}, {side[0].result.features['layers']}"
+            f"{which}: {side[0].result.checkpoint['name']}, {Figure(side[0]).facts['features']}"
             for which, side in (("A", found.a), ("B", found.b))
         )
         path = folder / "moved.png"
