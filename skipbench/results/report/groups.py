@@ -199,6 +199,13 @@ def in_order(value: Any, fact: str) -> tuple[int, str]:
     return (order.index(value) if value in order else len(order)), by_number
 
 
+def order_of(stored: Stored) -> list[Any]:
+    """skip directly before the skipless that it is to be compared with."""
+    facts = Figure(stored).facts
+    names = ("evaluation", "dataset", "features", "residual", "checkpoint", "epoch", "seed")
+    return [in_order(facts[name], name) for name in names]
+
+
 # -- in words
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from skipbench.errors import DataError
 from skipbench.results.figures import Figure
 from skipbench.results.read import Stored
-from skipbench.results.report.groups import EVALUATIONS, dataset_name, has_figure, in_order
+from skipbench.results.report.groups import EVALUATIONS, dataset_name, has_figure, order_of
 
 MOST_INDEX_BYTES = 1_000_000
 MOST_BYTES = 8_000_000  # of a picture's file
@@ -157,7 +157,7 @@ def _group(title: str, group: Sequence[Tiles], left_out: list[str]) -> dict[str,
 
 def _chosen(group: Sequence[Tiles]) -> list[Tiles]:
     """All, if they are few; else the best of either variant for each choice of features."""
-    ordered = sorted(group, key=lambda tiles: _order(tiles.stored))
+    ordered = sorted(group, key=lambda tiles: order_of(tiles.stored))
     if len(ordered) <= MOST_RECORDS:
         return ordered
     best: dict[tuple[Any, ...], Tiles] = {}
@@ -167,13 +167,6 @@ def _chosen(group: Sequence[Tiles]) -> list[Tiles]:
         if key not in best or _value(tiles.stored) > _value(best[key].stored):
             best[key] = tiles
     return list(best.values())[:MOST_RECORDS]
-
-
-def _order(stored: Stored) -> list[Any]:
-    """skip directly before the skipless that it is to be compared with."""
-    facts = Figure(stored).facts
-    names = ("evaluation", "features", "residual", "checkpoint")
-    return [in_order(facts[name], name) for name in names]
 
 
 def _value(stored: Stored) -> float:

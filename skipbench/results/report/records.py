@@ -13,6 +13,7 @@ from skipbench.results.report.groups import (
     dataset_name,
     has_figure,
     metric_name,
+    order_of,
     words,
 )
 
@@ -24,11 +25,11 @@ Rows = list[tuple[str, str, str]]  # fact, value, where it was read
 
 
 def page_records(records: Sequence[Stored], found: Sequence[Entry]) -> list[dict[str, Any]]:
-    """In the order of their ids, each with the anchor that figures point to."""
+    """What belongs together side by side, each with the anchor that figures point to."""
     seeds = {f.result.id: entry for entry in found for f in entry.figures}
     anchors = anchors_of(records)
     made = []
-    for stored in records:
+    for stored in sorted(records, key=order_of):
         result = stored.result
         entry = seeds.get(result.id)
         others = [f.result.id for f in entry.figures if f.stored != stored] if entry else []
