@@ -232,6 +232,40 @@ def test_one_without_counts_does_not_hide_the_others(tmp_path, caplog):
     assert found.a[0].result.features["layers"] == "last" and gone.result.id in caplog.text
 
 
+def test_the_honest_choice_of_the_rate(tmp_path, cli):
+    """A record of a sweep has the counts of both choices."""
+    rng = np.random.default_rng(2)
+    for name in "ab":
+        counts = {
+            "val": counts_of(rng, 30, quality=0.8),
+            "holdout": counts_of(rng, 30, quality=0.5),
+        }
+        figures = {}
+        for where, found in counts.items():
+            miou = float(miou_percent(found.sum(0)))
+            figures[where] = {"rate": 0.1, "miou": miou, "interval": None, "edge": None}
+        record = make_result(
+            name=name, value=figures["val"]["miou"], selected_on="val",
+            data=data_part(images=30), metrics={"chosen": figures},
+        )  # fmt: skip
+        arrays = {f"counts_{where}": c for where, c in counts.items()}
+        write_result(tmp_path, record, {"counts": counts["val"], **arrays})
+    (val,) = compare("a", "b", results=tmp_path)
+    (honest,) = compare("a", "b", results=tmp_path, select="holdout")
+    assert honest.a_value < val.a_value - 5
+    stored = read_results(tmp_path)
+    expected = {s.result.checkpoint["name"]: s.result.metrics["chosen"]["holdout"] for s in stored}
+    assert honest.a_value == pytest.approx(expected["a"]["miou"])
+    made = skipbench.table(tmp_path, select="holdout")
+    assert {c.entry.value for row in made.rows for c in row.cells} == {
+        row["miou"] for row in expected.values()
+    }
+    assert not made.footnotes  # chosen with no knowledge of the answer
+    assert skipbench.table(tmp_path, select="val").footnotes
+    assert cli("table", tmp_path, "--select", "holdout").exit_code == 0
+    assert cli("table", tmp_path, "--select", "test").exit_code == 2
+
+
 def test_nothing_is_compared_with_itself(tmp_path, cli, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, *_ = two_models(tmp_path / "results")

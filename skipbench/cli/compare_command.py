@@ -32,6 +32,7 @@ def compare(
         int, typer.Option("--resamples", min=100, help="Of the bootstrap.")
     ] = 2000,
     seed: options.Seed = 0,
+    select: options.Select = None,
     top: Annotated[
         int, typer.Option("--top", min=0, help="So many classes and images are listed.")
     ] = 5,
@@ -70,7 +71,8 @@ def compare(
     if len(things) not in (2, 3):
         raise UsageError("give two records or checkpoints: skipbench compare [RESULTS] A B")
     folder, (a, b) = (things[0] if len(things) == 3 else "results"), things[-2:]
-    found = run(a, b, results=folder, resamples=resamples, seed=seed)
+    options.one_of("--select", select, "val", "holdout")
+    found = run(a, b, results=folder, resamples=resamples, seed=seed, select=select)
     drawn = []
     if pictures:
         from skipbench.runs.comparing import draw_comparison

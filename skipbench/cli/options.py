@@ -177,6 +177,15 @@ Where = Annotated[
         show_default=False,
     ),
 ]
+Select = Annotated[
+    str | None,
+    typer.Option(
+        "--select",
+        metavar="val|holdout",
+        help="Figures of the learning rate chosen there; records of a sweep have both.",
+        show_default="as each record has it",
+    ),
+]
 Strict = Annotated[
     bool, typer.Option("--strict", help="A damaged or newer record is an error (exit 4).")
 ]

@@ -61,6 +61,7 @@ def table(
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="Write to a file.", show_default=False)
     ] = None,
+    select: options.Select = None,
     strict: options.Strict = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -76,6 +77,7 @@ def table(
     from skipbench.results.tables import FORMATS, tables
 
     options.one_of("--format", format, *FORMATS)
+    options.one_of("--select", select, "val", "holdout")
     suffix = Path(output or "").suffix.lower()
     if format is None and suffix not in (*SUFFIXES, "", ".txt"):
         raise UsageError(f"{output}: no format goes by {suffix}; give --format")
@@ -86,7 +88,7 @@ def table(
         raise UsageError(f"--fragment is for LaTeX, not for {format}: give --format latex")
     made = tables(
         results or ["results"], layout=layout, where=where or (), by=by, ci=ci, paper=paper,
-        compact=compact, strict=strict,
+        compact=compact, select=select, strict=strict,
     )  # fmt: skip
 
     from skipbench.results.rendering import render, show

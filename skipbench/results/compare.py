@@ -25,7 +25,7 @@ from skipbench.metrics.intervals import (
 from skipbench.metrics.segmentation import LEFT_OUT, class_iou, miou_percent
 from skipbench.records import Result
 from skipbench.results.figures import Entry, Figure, differing, entries
-from skipbench.results.read import Source, Stored, pick, read_results
+from skipbench.results.read import Source, Stored, pick, read_results, selected_on
 
 log = logging.getLogger("skipbench")
 
@@ -81,14 +81,19 @@ def compare(
     results: Source | Iterable[Source] = "results",
     resamples: int = RESAMPLES,
     seed: int = 0,
+    select: str | None = None,
 ) -> list[Paired]:
     """`skipbench compare`: one comparison for each evaluation that both have.
 
     a, b: a Result, an id, the beginning of one, the name of a checkpoint, a folder or file of
-    records; results: where they were written.
+    records; results: where they were written; select: "val" or "holdout", where the learning rate
+    of their figures was chosen.
     """
     there = cache(lambda: read_results(results))  # once, if at all
-    pairs = _pairs(entries(_records(a, there)), entries(_records(b, there)))
+    sides = [_records(name, there) for name in (a, b)]
+    if select:
+        sides = [selected_on(side, select) for side in sides]
+    pairs = _pairs(*map(entries, sides))
     found, trouble = [], None
     for pair in pairs:
         sides = [[figure.stored for figure in entry.figures] for entry in pair]

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ class Stored:
     result: Result
     folder: Path
     stem: str | None = None  # of its files, where they are not called by its id
+    counts_name: str = "counts"  # which of its arrays belongs to the figure
 
     @property
     def path(self) -> Path:
@@ -31,7 +32,7 @@ class Stored:
 
     def counts(self) -> np.ndarray:
         """By image, in the order of the data set's names."""
-        counts = self.arrays().get("counts")
+        counts = self.arrays().get(self.counts_name)
         if counts is None or len(counts) != len(self.result.dataset["names"]):
             raise DataError(f"{self.path.with_suffix('.npz')}: no counts by image, or not of all")
         return counts
@@ -66,6 +67,25 @@ def read_results(
             if first.result.metrics != result.metrics:
                 log.warning("%s has other figures than %s: left out", path, first.path)
     return [found[key] for key in sorted(found)]
+
+
+def selected_on(stored: Iterable[Stored], where: str) -> list[Stored]:
+    """The same records with the figure of the rate chosen on "val" or "holdout": a record of a
+    sweep has both. Those that have it not are named and left out."""
+    found = []
+    for one in stored:
+        metrics = one.result.metrics
+        choice = (metrics.get("chosen") or {}).get(where)
+        if metrics.get("selected_on") in (None, where):  # no sweep, or chosen there already
+            found.append(one)
+        elif choice:
+            classes = dict.fromkeys(metrics.get("per_class") or {})  # their figures are the other's
+            figure = {**choice, "selected_on": where, "per_class": classes}
+            result = replace(one.result, metrics={**metrics, **figure})
+            found.append(replace(one, result=result, counts_name=f"counts_{where}"))
+        else:
+            log.warning("left out: %s has no figure chosen on %s", one.path, where)
+    return found
 
 
 def _files(source: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from skipbench.results.figures import FACTS, Entry, Figure, differing, entries, 
 from skipbench.results.filling import filled
 from skipbench.results.layouts import LAYOUTS
 from skipbench.results.plain import plain
-from skipbench.results.read import Source, Stored, read_results
+from skipbench.results.read import Source, Stored, read_results, selected_on
 
 __all__ = ["FORMATS", "Table", "table", "tables"]
 
@@ -39,11 +39,13 @@ def tables(
     ci: bool = False,
     paper: bool = False,
     compact: bool = False,
+    select: str | None = None,
     strict: bool = False,
 ) -> list[Table]:
     """`skipbench table`: one table, or with `by` one for each protocol (or other fact).
 
-    where: "epoch=200" and so on; compact: rows and columns without a figure are left out.
+    where: "epoch=200" and so on; compact: rows and columns without a figure are left out;
+    select: "val" or "holdout", where the learning rate of the figures shown was chosen.
     """
     if layout not in ("plain", *LAYOUTS):
         near = did_you_mean(layout, ("plain", *LAYOUTS))
@@ -51,6 +53,7 @@ def tables(
     if by not in (None, *SPLITS):
         raise UsageError(f"--by {by!r}: give {', '.join(SPLITS)}.{did_you_mean(str(by), SPLITS)}")
     found = read_results(results, strict=strict)
+    found = selected_on(found, select) if select else found
     stored = only(found, parse_where(where))
     if not stored:
         raise UsageError(_nothing_fits(found, where))

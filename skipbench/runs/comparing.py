@@ -29,6 +29,8 @@ def draw_comparison(
 ) -> Path:
     """A sheet of the images that moved most. ckpts: where the weights lie, if not where they did;
     places: data_root, cache, device, …"""
+    if any(one.counts_name != "counts" for one in (*found.a, *found.b)):
+        raise UsageError("pictures are drawn of the rate that a record was made with: no --select")
     moves = [move for move in found.moved if move.effect and move.difference][:number]
     if found.metric != "miou" or found.a[0].result.evaluation != "probe":
         raise UsageError(f"no pictures of {found.a[0].result.evaluation} can be compared yet")
