@@ -122,14 +122,14 @@ def _show(verdicts: "list[Verdict]") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from skipbench.results.gates import sentence, summary
+    from skipbench.results.gates import sentence, summary, worst_first
     from skipbench.results.rendering import printable
 
     styles = {"worse": "bold red", "missing": "bold red", "better": "green", "new": "dim"}
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("verdict", "figure", "what"):
         table.add_column(name, no_wrap=True)
-    for verdict in verdicts:
+    for verdict in worst_first(verdicts):
         cells = (verdict.state, verdict.figure, sentence(verdict))
         words = [escape(printable(cell)) for cell in cells]
         table.add_row(*words, style=styles.get(verdict.state, ""))

@@ -8,6 +8,9 @@ from skipbench.results.check import Verdict
 from skipbench.results.rendering import chance, signed
 
 
+STATES = ("worse", "missing", "better", "met", "new")
+
+
 def sentence(verdict: Verdict) -> str:
     """ "56.3 instead of 57.6 (−1.3, allowed 0.5)"."""
     if verdict.found is None:
@@ -28,8 +31,11 @@ def sentence(verdict: Verdict) -> str:
 def summary(verdicts: Sequence[Verdict]) -> str:
     """ "3 met, 1 worse"."""
     count: Counter[str] = Counter(verdict.state for verdict in verdicts)
-    states = ("worse", "missing", "met", "better", "new")
-    return ", ".join(f"{count[state]} {state}" for state in states if count[state])
+    return ", ".join(f"{count[state]} {state}" for state in STATES if count[state])
+
+
+def worst_first(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    return sorted(verdicts, key=lambda verdict: STATES.index(verdict.state))
 
 
 def junit(verdicts: Sequence[Verdict]) -> str:
@@ -87,7 +93,7 @@ def step_summary(verdicts: Sequence[Verdict]) -> str:
 
     lines = [f"### skipbench check: {summary(verdicts)}", ""]
     lines += [md_row(["figure", "verdict", "what"]), md_row(["---"] * 3)]
-    for verdict in verdicts:
+    for verdict in worst_first(verdicts):
         state = f"**{verdict.state}**" if verdict.fails else verdict.state
         lines.append(md_row([md(verdict.figure), state, md(sentence(verdict))]))
     return "\n".join(lines) + "\n"
