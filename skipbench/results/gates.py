@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 from skipbench.results.check import Verdict
 from skipbench.results.rendering import chance, signed
 
-
 STATES = ("worse", "missing", "better", "met", "new")
 
 
