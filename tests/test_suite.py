@@ -170,6 +170,11 @@ def test_all_mistakes_are_listed_at_once():
     assert many.count("no such key") == 30 and many.endswith("… and 4 more")
 
 
+def test_a_wrong_kind_does_not_hide_what_else_is_wrong():
+    text = HEAD + PROBE.replace("probe", "prob").replace('"shapes"', '"shaps"')
+    assert "Did you mean 'probe'" in str(mistake(text)) and "'shaps'" in str(mistake(text))
+
+
 def test_a_data_set_that_is_not_there_is_said_once():
     text = HEAD + PROBE.replace("shapes", "voc") + PROBE.replace("shapes", "voc")
     error = mistake(text)

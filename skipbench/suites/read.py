@@ -183,6 +183,9 @@ def _evaluation(table: dict[str, Any], at: At, base: Path) -> EvaluationEntry | 
         word = str(table.get("kind", ""))
         missing = f"{word!r}: give" if word else "is missing; give"
         at.add("kind", f"{missing} {', '.join(KINDS)}.{did_you_mean(word, KINDS)}")
+        common = {key: value for key, value in table.items() if key in EVALUATION_KEYS}
+        for name in checked(common, EVALUATION_KEYS, at).get("datasets", ()):
+            _dataset(name, at, base)  # what can be said of it without knowing the kind
         return None
     good = checked(table, {**EVALUATION_KEYS, **kind.keys}, at)
     if "datasets" not in table:
