@@ -38,6 +38,7 @@ _HOME = {
     "run": "skipbench.suites",
     "table": "skipbench.results.tables",
     "tables": "skipbench.results.tables",
+    "update_baseline": "skipbench.results.baseline",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

@@ -10,7 +10,7 @@ import torch
 from skipbench.backbones.initialisation import VIT_S_DINO, initialise_skipless
 from skipbench.backbones.vit import make_vit
 from skipbench.checkpoints import save_checkpoint
-from skipbench.files import ensure_writable, write_whole
+from skipbench.files import ensure_writable
 from skipbench.records import CheckpointFacts, Residual, Result
 
 if TYPE_CHECKING:
@@ -87,29 +87,6 @@ def make_checkpoints(folder: Path) -> tuple[Path, Path]:
         {**told, "heads": facts.heads, "epoch": 0},
     )
     return skip, skipless
-
-
-def make_pictures(folder: Path) -> Path:
-    """Four photographs that come with scikit-image, small and in different sizes."""
-    import io
-
-    from PIL import Image
-    from skimage import data
-
-    ensure_writable(folder)
-    for name, size_wh in (
-        ("chelsea", (240, 160)),
-        ("coffee", (240, 160)),
-        ("astronaut", (176, 176)),
-        ("rocket", (160, 232)),
-    ):
-        buffer = io.BytesIO()
-        Image.fromarray(getattr(data, name)()).resize(size_wh).save(buffer, "PNG")
-        path = folder / f"{name}.png"
-        # Unchanged files keep their time of change, and with it their stored features.
-        if not path.exists() or path.read_bytes() != buffer.getvalue():
-            write_whole(path, buffer.getvalue())
-    return folder
 
 
 def draw_shapes(path: Path) -> Path:

@@ -17,6 +17,8 @@ import torch
 from loopback import Server
 from PIL import Image
 
+from skipbench.results.store import read_result
+
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -127,6 +129,17 @@ def skipbench(tmp_path):
         )
 
     return run
+
+
+def records(folder="results"):
+    return [read_result(path) for path in sorted(Path(folder).glob("*.json"))]
+
+
+def lasting(result):
+    """A record without what differs from run to run."""
+    content = result.to_json()
+    del content["timing"], content["environment"]
+    return content
 
 
 def command(*arguments):

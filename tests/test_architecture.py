@@ -86,7 +86,7 @@ def test_public_surface():
         "__version__", "Backbone", "Checkpoint", "CheckpointFacts", "Dataset", "DatasetFacts",
         "FeatureSpec", "Result", "SkipbenchError", "calibrate", "check", "compare", "extract",
         "inspect", "load_backbone", "open_checkpoint", "open_dataset", "probe", "probe_all",
-        "read_results", "report", "run", "table", "tables",
+        "read_results", "report", "run", "table", "tables", "update_baseline",
     }  # fmt: skip
     assert all(getattr(skipbench, name) is not None for name in skipbench.__all__)
     with pytest.raises(AttributeError):

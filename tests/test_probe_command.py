@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import trees
-from conftest import clean_environment, command
+from conftest import clean_environment, command, lasting, records
 from PIL import Image
 
 import skipbench as package
@@ -52,17 +52,6 @@ def run(cli, ckpt):
     return run
 
 
-def records(folder="results"):
-    return [read_result(path) for path in sorted(Path(folder).glob("*.json"))]
-
-
-def lasting(result):
-    """A record without what differs from run to run."""
-    content = result.to_json()
-    del content["timing"], content["environment"]
-    return content
-
-
 # -- the record
 
 
@@ -86,7 +75,7 @@ def test_a_record_says_how_it_was_made(run):
     assert set(metrics["chosen"]) == {"val", "holdout"}
     assert record.timing["training_seconds"] > 0 and record.timing["peak_memory_bytes"] > 10**7
     assert record.environment["threads"] == torch.get_num_threads()
-    arrays = read_arrays(Path("results"), record.id)
+    arrays = read_arrays(Path("results") / f"{record.id}.npz")
     assert arrays["counts"].shape == (12, 3, 7) and arrays["weight"].shape == (64, 7)
     assert scores(arrays["counts"].sum(0)).miou == pytest.approx(metrics["miou"])
     honest = scores(arrays["counts_holdout"].sum(0)).miou
@@ -220,7 +209,10 @@ def test_interrupted_in_training_it_goes_on(run, monkeypatch, after, protocol, c
     assert shown.exit_code == 0 and f"{after} of 3 epochs were done before" in shown.stderr
     [one], [two] = records(), records("undisturbed")
     assert lasting(one) == lasting(two)
-    mine, theirs = read_arrays(Path("results"), one.id), read_arrays(Path("undisturbed"), two.id)
+    mine, theirs = (
+        read_arrays(Path("results") / f"{one.id}.npz"),
+        read_arrays(Path("undisturbed") / f"{two.id}.npz"),
+    )
     assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
     assert not list(Path("b/training").iterdir())  # the state is not needed any more
 
@@ -543,7 +535,7 @@ def test_records_are_read_back_or_named(run):
     [record] = records()
     folder, path = Path("results"), Path("results", f"{record.id}.json")
     assert find_result(folder, record.id) == record
-    write_result(folder, record, read_arrays(folder, record.id))
+    write_result(folder, record, read_arrays(folder / f"{record.id}.npz"))
     assert read_result(path) == record
     whole = path.read_text()
     for content, word in (

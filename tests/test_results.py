@@ -87,7 +87,7 @@ def test_any_record_written_is_read_back_equal(tmp_path_factory, record):
     path = write_result(folder, record, {"counts": np.arange(3)})
     assert read_result(path) == record
     assert find_result(folder, record.id) == record
-    assert read_arrays(folder, record.id)["counts"].tolist() == [0, 1, 2]
+    assert read_arrays(folder / f"{record.id}.npz")["counts"].tolist() == [0, 1, 2]
     assert sorted(p.name for p in folder.iterdir()) == sorted(
         [f"{record.id}.json", f"{record.id}.npz"]
     )

@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import trees
-from conftest import clean_environment
+from conftest import clean_environment, lasting, records
 from test_cli import imported_by, in_terminal
 
 from skipbench import pipeline, suites
 from skipbench.demo import make_weights, small_facts
 from skipbench.pipeline import Reading
-from skipbench.results.store import find_result, read_result
+from skipbench.results.store import find_result
 from skipbench.runs import _estimate, _state
 from skipbench.runs.calls import ProbeOptions, probe_all
 from skipbench.suites._files import epochs_in
@@ -66,16 +66,6 @@ def quiet_log():
     yield
     logging.getLogger("skipbench").handlers = []
     logging.getLogger("skipbench").propagate = True
-
-
-def records(folder="results"):
-    return [read_result(path) for path in sorted(Path(folder).glob("*.json"))]
-
-
-def lasting(result):
-    content = result.to_json()
-    del content["timing"], content["environment"]
-    return content
 
 
 def failures(folder="results"):

@@ -2,16 +2,16 @@
 
 import json
 import os
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import wide_page
+from skipbench.cli.page import plain_table, shown, wide_page
 from skipbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from skipbench.results.baseline import Baseline
     from skipbench.results.check import Verdict
 
 GATE_FAILED = 5
@@ -81,7 +81,13 @@ def check(
     if update:
         if junit or github or tolerance is not None or sigma is not None:
             raise UsageError("--update writes a baseline and judges nothing: give it alone")
-        _update(results, baseline, where, strict, paired, prune, as_json)
+        from skipbench.results.baseline import update_baseline
+
+        old, made = update_baseline(
+            results or ["results"], baseline, where=where or (), strict=strict, paired=paired,
+            prune=prune,
+        )  # fmt: skip
+        _say_update(baseline, old, made, as_json)
         return
     from skipbench.results.check import check as run
 
@@ -119,58 +125,28 @@ def _report(verdicts: "list[Verdict]", junit: str | None, github: bool, as_json:
 
 
 def _show(verdicts: "list[Verdict]") -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     from skipbench.results.gates import sentence, summary, worst_first
-    from skipbench.results.rendering import printable
 
     styles = {"worse": "bold red", "missing": "bold red", "better": "green", "new": "dim"}
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table = plain_table()
     for name in ("verdict", "figure", "what"):
         table.add_column(name, no_wrap=True)
     for verdict in worst_first(verdicts):
         cells = (verdict.state, verdict.figure, sentence(verdict))
-        words = [escape(printable(cell)) for cell in cells]
-        table.add_row(*words, style=styles.get(verdict.state, ""))
+        table.add_row(*map(shown, cells), style=styles.get(verdict.state, ""))
     console = wide_page()
     console.print(table)
     console.print(summary(verdicts), style="bold")
 
 
-def _update(
-    results: list[str] | None,
-    baseline: str,
-    where: list[str] | None,
-    strict: bool,
-    paired: bool,
-    prune: bool,
-    as_json: bool,
-) -> None:
-    from pathlib import Path
-
-    from skipbench.files import ensure_writable
-    from skipbench.results.baseline import make_baseline, read_baseline, write_baseline
-    from skipbench.results.figures import entries, only, parse_where
-    from skipbench.results.read import read_results
-
-    path = Path(baseline)
-    found = only(read_results(results or ["results"], strict=strict), parse_where(where or ()))
-    if not found:
-        raise UsageError("no record to make a baseline of")
-    before = read_baseline(path, counts=True) if path.exists() else None
-    counts = paired or path.with_suffix(".npz").exists()  # old counts beside new figures mislead
-    pruned = parse_where(where or ()) if prune else None
-    made = make_baseline(entries(found), before, counts=counts, prune=pruned)
-    ensure_writable(path.parent)
-    write_baseline(path, made)
-    old = before.figures if before else {}
+def _say_update(path: str, old: "Baseline | None", made: "Baseline", as_json: bool) -> None:
+    before = old.figures if old else {}
     for name in sorted(made.figures):
-        was, now = old.get(name), made.figures[name]
+        was, now = before.get(name), made.figures[name]
         state = "new" if was is None else "unchanged" if was == now else f"was {was.value:.2f}"
         kept = ", not among these results: kept" if was is now else ""
-        typer.echo(f"{now.value:6.2f}  {name}  ({state}{kept})", file=sys.stderr)
-    for name in sorted(set(old) - set(made.figures)):
+        typer.echo(f"{now.value:6.2f}  {name}  ({state}{kept})", err=True)
+    for name in sorted(set(before) - set(made.figures)):
         typer.echo(f"        {name}  (dropped)", err=True)
     typer.echo(f"written: {path}, {len(made.figures)} figures", err=True)
     if as_json:

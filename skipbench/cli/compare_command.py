@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import wide_page
+from skipbench.cli.page import plain_table, shown, wide_page
 
 if TYPE_CHECKING:
     from skipbench.results.compare import Move, Paired
@@ -150,14 +150,11 @@ def _verdict(pair: "Paired") -> str:
 
 
 def _moves(console: Any, what: str, moves: "list[Move]") -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from skipbench.results.rendering import printable, signed
+    from skipbench.results.rendering import signed
 
     if not moves:
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = plain_table(header_style="dim")
     table.add_column(f"{what} that moved it most", no_wrap=True)
     last = "95 % interval" if what == "classes" else "part in the difference"
     for name in ("A", "B", "B − A", last):
@@ -168,5 +165,5 @@ def _moves(console: Any, what: str, moves: "list[Move]") -> None:
             cells.append(signed(move.effect or 0.0, 2))
         elif move.interval:
             cells.append(f"{signed(move.interval[0])} to {signed(move.interval[1])}")
-        table.add_row(escape(printable(move.name)), *cells)
+        table.add_row(shown(move.name), *cells)
     console.print(table)

@@ -35,6 +35,22 @@ def wide_page(**options: Any) -> "Console":
     return page(width=max(Console().width, 1000), highlight=False, **options)
 
 
+def plain_table(**style: Any) -> Any:
+    """Columns without lines between them."""
+    from rich.table import Table
+
+    return Table(**{"box": None, "padding": (0, 2, 0, 0), "header_style": "bold", **style})
+
+
+def shown(text: object) -> str:
+    """A name from a file, as it is: no markup, and nothing that steers a terminal."""
+    from rich.markup import escape
+
+    from skipbench.results.rendering import printable
+
+    return escape(printable(str(text)))
+
+
 def open_in_browser(path: "Path") -> None:
     """The page is made; a machine without a browser is no reason to fail."""
     import webbrowser

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import wide_page
+from skipbench.cli.page import plain_table, wide_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -295,15 +295,9 @@ def _show_one(console: Any, result: "Result", several: bool) -> None:
         console.print(_classes_table(metrics["per_class"]))
 
 
-def _plain_table(**style: Any) -> Any:
-    from rich.table import Table
-
-    return Table(box=None, padding=(0, 2, 0, 0), header_style="bold", **style)
-
-
 def _headlines(metrics: Any, held_out: int) -> Any:
     """The figure, first as it was asked for, then by the other choice of the rate."""
-    table = _plain_table(show_header=False)
+    table = plain_table(show_header=False)
     for _ in range(3):
         table.add_column(no_wrap=True)
     how = {
@@ -327,7 +321,7 @@ def _interval(ends: "Sequence[float] | None") -> str:
 
 
 def _rates_table(metrics: Any) -> Any:
-    table = _plain_table()
+    table = plain_table()
     for name in ("rate", "mIoU", "95 % interval", "pAcc", "mAcc", "fwIoU", "held-out"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -354,7 +348,7 @@ def _rates_table(metrics: Any) -> Any:
 
 def _classes_table(per_class: "dict[str, float | None]") -> Any:
     """Four classes a line, names and figures below each other."""
-    table = _plain_table(show_header=False)
+    table = plain_table(show_header=False)
     for _ in range(4):
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True, justify="right")

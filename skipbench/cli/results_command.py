@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import page, wide_page
+from skipbench.cli.page import page, plain_table, shown, wide_page
 
 if TYPE_CHECKING:
     from skipbench.results.read import Stored
@@ -61,13 +61,9 @@ def _plain(one: "Stored") -> dict[str, Any]:
 
 
 def _print(found: "list[Stored]") -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     from skipbench.results.figures import METRICS, Figure
-    from skipbench.results.rendering import printable
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table = plain_table()
     for name in ("id", "checkpoint", "variant", "data set", "features", "figure", "finished"):
         table.add_column(name, no_wrap=True, justify="right" if name == "figure" else "left")
     for one in found:
@@ -85,7 +81,7 @@ def _print(found: "list[Stored]") -> None:
             else "–",
             str(one.result.timing.get("finished") or "")[:16].replace("T", " "),
         )
-        table.add_row(*(escape(printable(str(cell))) for cell in cells))
+        table.add_row(*map(shown, cells))
     wide_page().print(table)
 
 

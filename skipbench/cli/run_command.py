@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import wide_page
+from skipbench.cli.page import shown, wide_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from skipbench.records import Result
     from skipbench.suites import Outcome
     from skipbench.suites.dry import Forecast
 
@@ -111,21 +110,22 @@ def _show_outcomes(outcomes: "Sequence[Outcome]", out: str) -> None:
 
 def _figures(outcome: "Outcome") -> "Iterator[tuple[str, str, str, str]]":
     """(epoch, layers, headline, interval) for each set of layers, over its seeds."""
-    from statistics import mean, stdev
+    from pathlib import Path
 
-    key, name = outcome.cell.kind.headline
-    groups: dict[str, list[Result]] = {}
-    for result in outcome.results:
-        groups.setdefault(str(result.features.get("layers", "")), []).append(result)
-    for layers, group in groups.items():
-        epoch = group[0].checkpoint["epoch"]
-        values = [result.metrics[key] for result in group]
-        shown, interval = f"{name} {mean(values):.1f}", group[0].metrics.get("interval")
-        between = f"{interval[0]:.1f} to {interval[1]:.1f}" if interval else ""
-        if len(values) > 1:
-            shown = f"{name} {mean(values):.2f} ± {stdev(values):.2f} ({len(values)} seeds)"
-            between = ""
-        yield "" if epoch is None else str(epoch), layers, shown, between
+    from skipbench.results.figures import entries
+    from skipbench.results.read import Stored
+
+    _, name = outcome.cell.kind.headline
+    for entry in entries(Stored(result, Path()) for result in outcome.results):
+        epoch, between = entry.facts["epoch"], ""
+        if entry.spread is not None:
+            spread = f"± {entry.spread:.2f} ({len(entry.figures)} seeds)"
+            figure = f"{name} {entry.value:.2f} {spread}"
+        else:
+            figure = f"{name} {entry.value:.1f}"
+            between = "{:.1f} to {:.1f}".format(*entry.interval) if entry.interval else ""
+        layers = str(entry.first.result.features.get("layers", ""))
+        yield "" if epoch is None else str(epoch), layers, figure, between
 
 
 # -- what would be done
@@ -168,14 +168,8 @@ def _in_all(forecasts: "Sequence[Forecast]") -> list[str]:
 
 
 def _place(entry: "Outcome | Forecast") -> tuple[str, str, str]:
-    from rich.markup import escape
-
-    from skipbench.results.rendering import printable
-
     cell = entry.cell
-    names = (cell.checkpoint.name, cell.data_name, cell.evaluation.name)
-    name, data, evaluation = (escape(printable(word)) for word in names)
-    return name, data, evaluation
+    return shown(cell.checkpoint.name), shown(cell.data_name), shown(cell.evaluation.name)
 
 
 def _failures(entries: "Sequence[Outcome | Forecast]") -> list[str]:

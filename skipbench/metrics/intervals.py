@@ -39,11 +39,16 @@ def _blocks(resamples: int, images: int) -> list[slice]:
 def bootstrap(
     counts: np.ndarray, score: Callable[[np.ndarray], np.ndarray], weights: np.ndarray
 ) -> np.ndarray:
-    """(resamples,) scores. counts: (images, …) by image; score: (resamples, …) summed → (…);
-    weights: of `resample_weights`, the same for all that is to be compared."""
+    """(resamples,) scores. score: (resamples, …) summed → (…)."""
+    return score(resample(counts, weights))
+
+
+def resample(counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(resamples, …) summed counts. counts: (images, …) by image; weights: of `resample_weights`,
+    the same for all that is to be compared."""
     flat = counts.reshape(len(counts), -1).astype(np.float64)
     summed = [weights[rows].astype(np.float64) @ flat for rows in _blocks(*weights.shape)]
-    return score(np.concatenate(summed).reshape(len(weights), *counts.shape[1:]))
+    return np.concatenate(summed).reshape(len(weights), *counts.shape[1:])
 
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:

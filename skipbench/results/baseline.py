@@ -5,10 +5,8 @@ baseline.npz    counts by image, for --paired; only where asked for
 """
 
 import hashlib
-import io
 import json
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from skipbench.errors import DataError, UsageError
-from skipbench.files import write_whole
-from skipbench.results.figures import FACTS, Entry, differing, fits
-from skipbench.results.store import no_number
+from skipbench.files import ensure_writable, write_whole
+from skipbench.results.figures import FACTS, Entry, differing, entries, fits, only, parse_where
+from skipbench.results.read import Source, read_results
+from skipbench.results.store import parse_json, read_arrays, write_arrays
 
 SCHEMA = 1
 
@@ -142,6 +141,33 @@ def make_baseline(
     return Baseline(figures, protocols, arrays)
 
 
+def update_baseline(
+    results: Source | Iterable[Source] = "results",
+    baseline: str | Path = "baseline.json",
+    *,
+    where: Iterable[str] = (),
+    strict: bool = False,
+    paired: bool = False,
+    prune: bool = False,
+) -> tuple[Baseline | None, Baseline]:
+    """`skipbench check --update`: what was expected, and what is now.
+
+    paired: keep the counts by image that a paired check needs; prune: drop figures that are not
+    among these results, of those that fit `where`.
+    """
+    path, chosen = Path(baseline), parse_where(where)
+    found = only(read_results(results, strict=strict), chosen)
+    if not found:
+        raise UsageError("no record to make a baseline of")
+    before = read_baseline(path, counts=True) if path.exists() else None
+    counts = paired or path.with_suffix(".npz").exists()  # old counts beside new figures mislead
+    pruned = chosen if prune else None
+    made = make_baseline(entries(found), before, counts=counts, prune=pruned)
+    ensure_writable(path.parent)
+    write_baseline(path, made)
+    return before, made
+
+
 def _ways(entry: Entry) -> dict[str, Any]:
     sha256 = entry.first.result.checkpoint["sha256"]
     return {**entry.first.settings, **entry.first.images, **entry.facts, "sha256": sha256}
@@ -161,16 +187,13 @@ def write_baseline(path: Path, baseline: Baseline) -> None:
         + '\n],\n"protocols": {\n' + ",\n".join(protocols) + "\n}\n}\n"
     )  # fmt: skip
     if baseline.counts:
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **baseline.counts)  # type: ignore[arg-type]
-        write_whole(path.with_suffix(".npz"), buffer.getvalue())
+        write_arrays(path.with_suffix(".npz"), baseline.counts)
     write_whole(path, text.encode("utf-8", "surrogateescape"))
 
 
 def read_baseline(path: Path, *, counts: bool = False) -> Baseline:
     try:
-        text = path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
-        content = json.loads(text, parse_constant=no_number)
+        content = parse_json(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
     except FileNotFoundError:
         raise UsageError(
             f"no baseline at {path}; `skipbench check RESULTS --baseline {path} --update` makes one"
@@ -194,7 +217,8 @@ def read_baseline(path: Path, *, counts: bool = False) -> Baseline:
     if len(found) < len(figures):
         twice = next(one.figure for one in figures if found[one.figure] is not one)
         raise DataError(f"{path}: two lines for {twice!r}; take one out")
-    return Baseline(found, protocols, _read_counts(path.with_suffix(".npz")) if counts else {})
+    arrays = path.with_suffix(".npz")
+    return Baseline(found, protocols, read_arrays(arrays) if counts and arrays.exists() else {})
 
 
 def _line(content: Mapping[str, Any]) -> Expected:
@@ -213,13 +237,3 @@ def _line(content: Mapping[str, Any]) -> Expected:
     if line.seeds < 1 or not set(FACTS) - {"seed"} <= set(line.facts):
         raise ValueError(f"{line.figure}: seeds or facts")
     return line
-
-
-def _read_counts(path: Path) -> dict[str, np.ndarray]:
-    if not path.exists():
-        return {}
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
-        raise DataError(f"{path}: damaged ({error})") from None

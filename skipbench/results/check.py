@@ -18,11 +18,10 @@ import numpy as np
 from skipbench.errors import DataError, UsageError
 from skipbench.files import read_json
 from skipbench.metrics.intervals import RESAMPLES, interval, p_value, resample_weights
-from skipbench.records import Result
 from skipbench.results.baseline import Baseline, Expected, counts_key, named, read_baseline
 from skipbench.results.compare import Side
 from skipbench.results.figures import Entry, differing, entries, fits, only, parse_where
-from skipbench.results.read import Source, Stored, read_results
+from skipbench.results.read import Source, Stored, listed, read_results
 
 log = logging.getLogger("skipbench")
 
@@ -74,13 +73,14 @@ def check(
     wanted, chosen = read_baseline(Path(baseline), counts=paired), parse_where(where)
     if not wanted.figures:
         log.warning("%s expects nothing: every result passes", baseline)
-    stored = read_results(results, strict=strict)
+    given = listed(results)
+    stored = read_results(given, strict=strict)
     groups = named(entries(only(stored, chosen)))
     of_lines = {fact: values for fact, values in chosen.items() if fact != "seed"}
     names = sorted(name for name, line in wanted.figures.items() if fits(line.facts, of_lines))
     if chosen and not names:
         raise UsageError(f"no figure of {baseline} fits --where: there is nothing to check")
-    failed = failures(stored, results)
+    failed = failures(stored, given)
     if sigma is not None:
         _require_noise([wanted.figures[name] for name in names if name in groups])
     verdicts = []
@@ -102,15 +102,11 @@ def check(
     return verdicts
 
 
-def failures(
-    stored: Sequence[Stored], results: Source | Iterable[Source]
-) -> dict[tuple[Any, ...], str]:
+def failures(stored: Sequence[Stored], given: Sequence[Source]) -> dict[tuple[Any, ...], str]:
     """Cells of a suite that have failed, in the folders of these records: what an older record says
     of them is out of date."""
-    given = [results] if isinstance(results, str | Path) else results
     folders = {one.folder for one in stored}
-    if not isinstance(given, Result | Stored):
-        folders |= {Path(one) for one in given if isinstance(one, str | Path)}
+    folders |= {Path(one).expanduser() for one in given if isinstance(one, str | Path)}
     found = {}
     for path in sorted(path for folder in folders for path in folder.glob("failures/*.json")):
         cell = read_json(path) or {}
@@ -218,7 +214,7 @@ def _paired(line: Expected, entry: Entry, wanted: Baseline) -> Verdict:
     if images < 2:
         raise UsageError(f"{line.figure}: one image says nothing of others; give --tolerance")
     weights = resample_weights(images, RESAMPLES, seed=0)
-    drawn = now.resampled(weights) - before.resampled(weights)
+    drawn = now.resampled(weights).value - before.resampled(weights).value
     low, high = interval(drawn)
     state: State = "worse" if high < 0 else "better" if low > 0 else "met"
     return Verdict(

@@ -7,7 +7,7 @@ cancels. Two figures whose own intervals overlap may well differ by more than ch
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ import numpy as np
 from skipbench.errors import DataError, NumbersError, UsageError
 from skipbench.metrics.intervals import (
     RESAMPLES,
-    bootstrap,
     interval,
     leave_one_out,
     p_value,
+    resample,
     resample_weights,
 )
 from skipbench.metrics.segmentation import LEFT_OUT, class_iou, miou_percent
@@ -179,7 +179,8 @@ def paired(
     if np.isnan(one.value + other.value):
         raise NumbersError(f"{_ids(ours, theirs)}: no pixel of the common images is labelled")
     weights = resample_weights(len(common), resamples, seed)
-    drawn = other.resampled(weights) - one.resampled(weights)
+    drawn_a, drawn_b = one.resampled(weights), other.resampled(weights)
+    drawn = drawn_b.value - drawn_a.value
     return Paired(
         a=ours,
         b=theirs,
@@ -192,7 +193,7 @@ def paired(
         difference=other.value - one.value,
         interval=interval(drawn),
         p_value=p_value(drawn),
-        classes=_classes(one, other, weights),
+        classes=_classes(one, other, drawn_a, drawn_b),
         moved=_images(common, one, other),
         differs=_differs(ours, theirs) | _other_labels(one, other),
     )
@@ -248,7 +249,7 @@ class Side:
     def _mean(self, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         return np.mean([of(counts) for counts in self.counts], axis=0)
 
-    @property
+    @cached_property
     def value(self) -> float:
         return float(self._mean(lambda counts: self.score(_total(counts))))
 
@@ -266,11 +267,26 @@ class Side:
     def by_class(self) -> np.ndarray:
         return 100 * self._mean(lambda counts: class_iou(_total(counts)))
 
-    def resampled(self, weights: np.ndarray) -> np.ndarray:
-        return self._mean(lambda counts: bootstrap(counts, self.score, weights))
+    def resampled(self, weights: np.ndarray) -> "Drawn":
+        return Drawn([resample(counts, weights) for counts in self.counts], self.score)
 
-    def resampled_by_class(self, weights: np.ndarray) -> np.ndarray:
-        return 100 * self._mean(lambda counts: bootstrap(counts, class_iou, weights))
+
+@dataclass(frozen=True)
+class Drawn:
+    """Summed counts of resamples, for each seed."""
+
+    summed: Sequence[np.ndarray]
+    score: Score
+
+    @property
+    def value(self) -> np.ndarray:
+        """(resamples,)"""
+        return np.mean([self.score(summed) for summed in self.summed], axis=0)
+
+    @property
+    def by_class(self) -> np.ndarray:
+        """(resamples, classes)"""
+        return 100 * np.mean([class_iou(summed) for summed in self.summed], axis=0)
 
 
 def score_of(result: Result) -> Score:
@@ -293,12 +309,12 @@ def _counts(stored: Stored, common: Sequence[str]) -> np.ndarray:
     return stored.counts()[[place[name] for name in common]]
 
 
-def _classes(one: Side, other: Side, weights: np.ndarray) -> tuple[Move, ...]:
+def _classes(one: Side, other: Side, drawn_a: Drawn, drawn_b: Drawn) -> tuple[Move, ...]:
     """None where the figure is not one of classes."""
     counts = one.counts[0]
     if counts.ndim != 3 or one.classes != other.classes or len(one.classes) != counts.shape[2]:
         return ()
-    drawn = other.resampled_by_class(weights) - one.resampled_by_class(weights)
+    drawn = drawn_b.by_class - drawn_a.by_class
     moves = []
     for i, (name, x, y) in enumerate(zip(one.classes, one.by_class, other.by_class, strict=True)):
         ends = None if np.isnan(x + y) or np.isnan(drawn[:, i]).all() else interval(drawn[:, i])

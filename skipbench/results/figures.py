@@ -16,6 +16,7 @@ from skipbench.errors import UsageError, did_you_mean
 from skipbench.records import Result
 from skipbench.results.layouts import DATASETS
 from skipbench.results.read import Stored
+from skipbench.results.store import is_number
 
 log = logging.getLogger("skipbench")
 
@@ -45,7 +46,8 @@ class Figure:
     @property
     def known(self) -> bool:
         """Records of pictures have no figure."""
-        return self.result.metrics.get("headline") is not None
+        metrics = self.result.metrics
+        return is_number(metrics.get(metrics.get("headline", "")))
 
     @property
     def metric(self) -> str:
@@ -259,7 +261,7 @@ def parse_where(pairs: Iterable[str]) -> dict[str, set[str]]:
 
 def only(stored: Sequence[Stored], where: Mapping[str, set[str]]) -> list[Stored]:
     """Those whose facts are among the wanted ones."""
-    return [one for one in stored if fits(Figure(one).facts, where)]
+    return [one for one in stored if not where or fits(Figure(one).facts, where)]
 
 
 def fits(facts: Mapping[str, Any], where: Mapping[str, set[str]]) -> bool:

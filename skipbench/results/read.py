@@ -28,7 +28,7 @@ class Stored:
         return self.folder / f"{self.stem or self.result.id}.json"
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return read_arrays(self.folder, self.stem or self.result.id)
+        return read_arrays(self.path.with_suffix(".npz"))
 
     def counts(self) -> np.ndarray:
         """By image, in the order of the data set's names."""
@@ -41,6 +41,11 @@ class Stored:
 Source = str | Path | Result | Stored
 
 
+def listed(sources: Source | Iterable[Source]) -> list[Source]:
+    """One, or several."""
+    return [sources] if isinstance(sources, str | Path | Result | Stored) else list(sources)
+
+
 def read_results(
     sources: Source | Iterable[Source] = "results", *, strict: bool = False
 ) -> list[Stored]:
@@ -48,9 +53,19 @@ def read_results(
 
     Damaged and newer ones are named and left out; with `strict` they are an error.
     """
-    given = [sources] if isinstance(sources, str | Path | Result | Stored) else list(sources)
+    found, wrong = sift(sources)
+    for error in wrong.values():
+        if strict:
+            raise error
+        log.warning("left out: %s", error)
+    return found
+
+
+def sift(sources: Source | Iterable[Source]) -> tuple[list[Stored], dict[Path, DataError]]:
+    """What can be read, in the order of ids, and what cannot, by file."""
     found: dict[str, Stored] = {}
-    for source in given:
+    wrong: dict[Path, DataError] = {}
+    for source in listed(sources):
         if isinstance(source, Stored | Result):
             stored = source if isinstance(source, Stored) else Stored(source, Path("results"))
             found.setdefault(stored.result.id, stored)
@@ -59,14 +74,12 @@ def read_results(
             try:
                 result = read_result(path)
             except DataError as error:
-                if strict:
-                    raise
-                log.warning("left out: %s", error)
+                wrong[path] = error
                 continue
             first = found.setdefault(result.id, Stored(result, path.parent, path.stem))
             if first.result.metrics != result.metrics:
                 log.warning("%s has other figures than %s: left out", path, first.path)
-    return [found[key] for key in sorted(found)]
+    return [found[key] for key in sorted(found)], wrong
 
 
 def selected_on(stored: Iterable[Stored], where: str) -> list[Stored]:

@@ -17,7 +17,7 @@ from dataclasses import fields, replace
 from math import isfinite
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -43,10 +43,14 @@ def plain_result(**parts: Any) -> Result:
 
 def write_result(folder: Path, result: Result, arrays: Mapping[str, np.ndarray]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
+    write_arrays(folder / f"{result.id}.npz", arrays)
+    return _write_record(folder, result)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    write_whole(folder / f"{result.id}.npz", buffer.getvalue())
-    return _write_record(folder, result)
+    write_whole(path, buffer.getvalue())
 
 
 def _write_record(folder: Path, result: Result) -> Path:
@@ -88,8 +92,7 @@ def _readable(value: Any, indent: str = "") -> str:
 
 def read_result(path: Path) -> Result:
     try:
-        text = path.read_bytes().decode("utf-8", "surrogateescape")
-        content = json.loads(text, parse_constant=no_number)
+        content = parse_json(path.read_bytes())
     except FileNotFoundError:
         raise DataError(f"no record at {path}") from None
     except (OSError, ValueError) as error:
@@ -108,7 +111,12 @@ def read_result(path: Path) -> Result:
     return Result(**content)
 
 
-def no_number(name: str) -> None:
+def parse_json(data: bytes) -> Any:
+    """File names in it may be no text at all; NaN and Infinity are no numbers."""
+    return json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=_no_number)
+
+
+def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
@@ -147,10 +155,12 @@ def _misshapen(content: Mapping[str, Any]) -> str:
 def _misshapen_figure(metrics: Mapping[str, Any]) -> str:
     """Records of pictures have none."""
     headline, ends = metrics.get("headline"), metrics.get("interval")
-    if headline is not None and not (isinstance(headline, str) and _number(metrics.get(headline))):
+    if headline is not None and not (
+        isinstance(headline, str) and is_number(metrics.get(headline))
+    ):
         return f"metrics: no figure {headline!r}"
     if ends is not None and not (
-        isinstance(ends, list) and len(ends) == 2 and all(map(_number, ends))
+        isinstance(ends, list) and len(ends) == 2 and all(map(is_number, ends))
     ):
         return "metrics.interval"
     return "" if isinstance(metrics.get("per_class") or {}, dict) else "metrics.per_class"
@@ -166,6 +176,9 @@ def _misshapen_labels(content: Mapping[str, Any]) -> str:
         return "features.blocks"
     if not isinstance(features.get("layers"), str | None):
         return "features.layers"
+    for key, kind in {"name": str, "seed": int}.items():
+        if not isinstance(content["protocol"].get(key), kind | None):
+            return f"protocol.{key}"
     changes = content["protocol"].get("changes") or {}
     sound = isinstance(changes, dict) and all(
         isinstance(pair, list) and len(pair) == 2 for pair in changes.values()
@@ -173,12 +186,11 @@ def _misshapen_labels(content: Mapping[str, Any]) -> str:
     return "" if sound else "protocol.changes"
 
 
-def _number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
-def read_arrays(folder: Path, result_id: str) -> dict[str, np.ndarray]:
-    path = folder / f"{result_id}.npz"
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
@@ -190,7 +202,7 @@ def find_result(folder: Path, result_id: str) -> Result | None:
     """The record of this work, if it is there and whole, arrays included."""
     try:
         found = read_result(folder / f"{result_id}.json")
-        read_arrays(folder, result_id)
+        read_arrays(folder / f"{result_id}.npz")
     except DataError:
         return None
     return found if found.id == result_id else None

@@ -96,7 +96,7 @@ def _split(found: Sequence[Entry], by: str | None) -> dict[str, list[Entry]]:
     if by is None:
         return {"": list(found)}
     groups: dict[str, list[Entry]] = {}
-    varying = _differences(found)
+    varying = _differences(found) if by == "protocol" else {}
     for entry in found:
         words = f"{by} {entry.facts[by]}"
         if by == "protocol":

@@ -310,7 +310,7 @@ class Probe:
         from skipbench.runs._pictures import draw_predictions, draw_tiles
 
         folder = self.asked.out / result.id
-        drawing = self.drawing(cell, read_arrays(self.asked.out, result.id))
+        drawing = self.drawing(cell, read_arrays(self.asked.out / f"{result.id}.npz"))
         title = (
             f"{result.checkpoint['name']} ({result.checkpoint['residual']}), {cell.layers}, "
             f"{self.val.name} {self.val.split}: mIoU {result.metrics['miou']:.1f}"

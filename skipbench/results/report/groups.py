@@ -6,15 +6,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skipbench.errors import DataError, SkipbenchError, UsageError
-from skipbench.records import Result
+from skipbench.errors import SkipbenchError, UsageError
 from skipbench.results.figures import METRICS, Entry, Figure, differing, entries, only, parse_where
 from skipbench.results.layouts import DATASETS
-from skipbench.results.read import Source, Stored, read_results
+from skipbench.results.read import Source, Stored, listed, sift
+from skipbench.results.store import is_number
 
 if TYPE_CHECKING:
     from skipbench.results.compare import Paired
@@ -40,39 +39,24 @@ class Shown:
 
     @cached_property
     def entries(self) -> list[Entry]:
-        return entries(one for one in self.records if has_figure(one))
+        return entries(self.records)
 
 
 def gather(results: Source | Iterable[Source], where: Iterable[str], strict: bool) -> Shown:
     """Every record that can be read; what cannot is named, or with `strict` an error."""
-    wanted = parse_where(where)
-    given = [results] if isinstance(results, str | Path | Result | Stored) else list(results)
-    found: list[Stored] = []
-    left_out: list[str] = []
-    for source in (one for given_one in given for one in _files(given_one)):
-        try:
-            found += [_well_shaped(one) for one in read_results(source, strict=True)]
-        except DataError as error:
-            if strict or (isinstance(source, Path) and not source.exists()):
-                raise
-            left_out.append(_without_folder(str(error), source))
-            log.warning("left out: %s", error)
-    records = only(read_results(found), wanted)
+    wanted, given = parse_where(where), listed(results)
+    found, wrong = sift(given)
+    left_out = []
+    for path, error in wrong.items():
+        if strict:
+            raise error
+        # The page may be shown to others: what a folder is called is none of their business.
+        left_out.append(str(error).replace(str(path), path.name))
+        log.warning("left out: %s", error)
+    records = only(found, wanted)
     if not records:
         raise UsageError(_nothing(given, left_out, bool(found)))
     return Shown(tuple(records), tuple(left_out))
-
-
-def _files(source: Source) -> list[Source]:
-    if isinstance(source, Result | Stored):
-        return [source]
-    path = Path(source).expanduser()
-    return [*sorted(path.glob("*.json"))] if path.is_dir() else [path]
-
-
-def _without_folder(message: str, source: Source) -> str:
-    """The page may be shown to others: what a folder is called is none of their business."""
-    return message.replace(str(source), source.name) if isinstance(source, Path) else message
 
 
 def _nothing(given: Sequence[Source], left_out: Sequence[str], found: bool) -> str:
@@ -82,34 +66,6 @@ def _nothing(given: Sequence[Source], left_out: Sequence[str], found: bool) -> s
     damaged = f" ({len(left_out)} could not be read)" if left_out else ""
     where = f"in {places}" if places else "to show"
     return f"no record {where}{damaged}: give a folder that an evaluation has written to"
-
-
-def _well_shaped(stored: Stored) -> Stored:
-    """A record may be anyone's: what all of the page relies on is looked at once, here."""
-    try:
-        figure = Figure(stored)
-        sound = all(
-            value is None or isinstance(value, str | int) for value in figure.facts.values()
-        )
-        sound &= Path(stored.result.id).name == stored.result.id and bool(stored.result.id)
-        json.dumps(
-            [figure.settings, figure.images, figure.remarks, figure.result.checkpoint["sha256"]]
-        )
-        parts = (stored.result.timing, stored.result.environment, stored.result.metrics)
-        sound &= all(isinstance(part, Mapping) for part in parts)
-    except MISSHAPEN:
-        sound = False
-    if not sound:
-        raise DataError(f"{stored.path}: not what a record should be; make it again, or remove it")
-    return stored
-
-
-def has_figure(stored: Stored) -> bool:
-    try:
-        figure = Figure(stored)
-        return isfinite(figure.value) and all(map(isfinite, figure.interval or ()))
-    except MISSHAPEN:
-        return False
 
 
 # -- the best of either variant
@@ -230,9 +186,7 @@ def words(value: Any) -> str:
 
 def number(value: object) -> float | None:
     """One that can be drawn, or nothing."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        return None
-    return float(value)
+    return float(value) if is_number(value) else None
 
 
 def ends(value: object) -> tuple[float, float] | None:

@@ -20,7 +20,7 @@ from typing import Any
 from skipbench.errors import DataError
 from skipbench.results.figures import Figure
 from skipbench.results.read import Stored
-from skipbench.results.report.groups import EVALUATIONS, dataset_name, has_figure, order_of
+from skipbench.results.report.groups import EVALUATIONS, dataset_name, order_of
 
 MOST_INDEX_BYTES = 1_000_000
 MOST_BYTES = 8_000_000  # of a picture's file
@@ -170,7 +170,7 @@ def _chosen(group: Sequence[Tiles]) -> list[Tiles]:
 
 
 def _value(stored: Stored) -> float:
-    return Figure(stored).value if has_figure(stored) else float("-inf")
+    return Figure(stored).value if Figure(stored).known else float("-inf")
 
 
 def _row(image: str, shown: Sequence[Tiles], left_out: list[str]) -> dict[str, Any]:

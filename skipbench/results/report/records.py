@@ -11,7 +11,6 @@ from skipbench.results.report.curves import figure_words
 from skipbench.results.report.groups import (
     EVALUATIONS,
     dataset_name,
-    has_figure,
     metric_name,
     order_of,
     words,
@@ -70,7 +69,7 @@ def _title(stored: Stored) -> str:
 
 
 def _figure(stored: Stored) -> str:
-    if not has_figure(stored):
+    if not Figure(stored).known:
         return ""
     entry = Entry((Figure(stored),))
     return f"{metric_name(entry)} {figure_words(entry.value, entry.interval)}"
