@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 import skipbench as sb
+from skipbench import demo
 from skipbench.demo import make_weights, small_facts
 from skipbench.errors import CheckpointError, DataError, UsageError
 from skipbench.results.baseline import read_baseline
@@ -223,3 +224,17 @@ def test_tiles_are_the_same_images_for_every_checkpoint(two):
         with Image.open(path) as image:
             assert image.height == 224 and image.width != 224
     assert all(colour.startswith("#") for index in indexes for _, colour in index["legend"])
+
+
+def test_the_demo_from_python(tmp_path, monkeypatch):
+    """With a smaller probe; the command's own is run in test_cli.py."""
+
+    def smaller(ckpt, folder):
+        places = {"out": folder / "results", "cache": str(folder / "cache"), "device": "cpu"}
+        return sb.probe_all(ckpt, "shapes", size="64x80", limit=6, epochs=1, **places)
+
+    monkeypatch.setattr(demo, "probe_shapes", smaller)
+    page = demo.run(tmp_path / "demo")
+    assert page == tmp_path / "demo" / "report.html"
+    words = page.read_text()
+    assert demo.TITLE in words and "skip.pth" in words and "skipless.safetensors" in words
