@@ -1,0 +1,130 @@
+"""The second eigenvector of the normalised cut, for many graphs at once.
+
+Generalised, (D − A) y = λ D y; symmetric, M u = (1 − λ) u with M = D^-½ A D^-½ and u = D^½ y. The
+first u is √d, known exactly and kept out; the second belongs to the largest of what remains. It is
+found in a block Krylov space, in float64; where that does not converge, by a dense solver.
+"""
+
+from copy import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.linalg import eigh
+
+from skipbench.evaluations._graph import Graphs
+
+SMALL = 128  # tokens: a dense solver is as fast
+BLOCK = 2  # vectors at a time, so that two equal eigenvalues are seen to be equal
+CHECKS = (7, 9, 11, 13, 16, 20, 25, 32, 40, 60, 90, 130)  # products after which it is looked at
+PRECISE = 1e-8  # bound of the error of an entry of y, whose largest is 1
+NOTHING = 1e-10  # length of a vector that is rounding noise
+SAME = 1e-9  # eigenvalues that are no further apart are one
+
+
+@dataclass(frozen=True)
+class Second:
+    """By graph."""
+
+    vectors: torch.Tensor  # (graphs, n) float64: y, of which the largest entry by magnitude is ±1
+    values: torch.Tensor  # (graphs,) λ2
+    gaps: torch.Tensor  # (graphs,) λ3 − λ2
+    dense: torch.Tensor  # (graphs,) bool: by the dense solver
+
+
+def second_vectors(graphs: Graphs) -> Second:
+    count, n = len(graphs), graphs.tokens
+    vectors = graphs.degrees.new_empty(count, n)
+    values, gaps = graphs.degrees.new_empty(2, count)
+    open_ones = torch.arange(count, device=vectors.device)
+    if n > SMALL:
+        space = Krylov(graphs)
+        for products in filter(lambda products: 8 * products <= n, CHECKS):
+            space.grow(products)
+            u, value, gap, sure = space.best()
+            done = open_ones[sure]
+            vectors[done], values[done], gaps[done] = u[sure], value[sure], gap[sure]
+            open_ones = open_ones[~sure]
+            if not len(open_ones):
+                break
+            if sure.any():
+                space = space.only(~sure)
+    for i in open_ones.tolist():
+        vectors[i], values[i], gaps[i] = _dense(graphs, i)
+    y = vectors * graphs.degrees.rsqrt()
+    dense = torch.zeros(count, dtype=torch.bool, device=y.device)
+    dense[open_ones] = True
+    return Second(y / y.abs().amax(-1, keepdim=True), values, gaps, dense)
+
+
+class Krylov:
+    """All that products with M have made of two vectors, orthonormal, for each graph."""
+
+    def __init__(self, graphs: Graphs) -> None:
+        self.graphs = graphs
+        self.root = graphs.degrees.rsqrt()[:, None]
+        most = BLOCK * min(CHECKS[-1], graphs.tokens // 8)
+        room = self.root.new_empty(2, len(graphs), 1 + most, graphs.tokens)
+        self._basis, self._images = room  # images: of the basis, under M
+        self._basis[:, :1] = F.normalize(1 / self.root, dim=-1)  # the first eigenvector: √d
+        self.size = 1
+        self._generator = torch.Generator().manual_seed(0)
+        # How many neighbours a token has says much of the side it is on; a random vector has a bit
+        # of every eigenvector.
+        start = self._random().expand(len(graphs), -1, -1).clone()
+        start[:, :1] = 1 / self.root**3
+        self._add(start)
+
+    def _random(self) -> torch.Tensor:
+        size = (BLOCK, self.graphs.tokens)
+        made = torch.randn(size, dtype=torch.float64, generator=self._generator)
+        return made.to(self.root.device)
+
+    def grow(self, products: int) -> None:
+        """Until so many products were made."""
+        while self.size < BLOCK * products:
+            self._add(self._images[:, self.size - BLOCK : self.size])
+
+    def _add(self, new: torch.Tensor) -> None:
+        basis = self._basis[:, : self.size]
+        for _ in range(2):  # the second time removes what rounding left the first time
+            new, lengths = torch.linalg.qr((new - (new @ basis.mT) @ basis).mT)
+            nothing = lengths.diagonal(dim1=1, dim2=2).abs() < NOTHING  # all of it was there
+            new = torch.where(nothing[..., None], self._random(), new.mT)
+        rows = slice(self.size, self.size + BLOCK)
+        self._basis[:, rows] = new
+        self._images[:, rows] = self.root * self.graphs.affine(self.root * new)
+        self.size += BLOCK
+
+    def best(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """u, λ2, λ3 − λ2 and whether these are sure, as far as this space tells."""
+        basis, images = self._basis[:, 1 : self.size], self._images[:, 1 : self.size]
+        inner = basis @ images.mT
+        values, inside = torch.linalg.eigh((inner + inner.mT) / 2)
+        two = inside[..., -2:].mT  # the third eigenvector, the second one
+        u = two @ basis
+        wrong = (two @ images - values[:, -2:, None] * u).norm(dim=-1)
+        gap = values[:, -1] - values[:, -2]
+        y = self.root[:, 0] * u[:, 1]
+        error = wrong[:, 1] / gap * self.root.amax((1, 2)) / y.abs().amax(-1)
+        same = (gap < SAME) & (wrong.amax(-1) < SAME)
+        return u[:, 1], 1 - values[:, -1], gap, (error < PRECISE) | same
+
+    def only(self, which: torch.Tensor) -> "Krylov":
+        part = copy(self)
+        part.graphs, part.root = self.graphs.only(which), self.root[which]
+        part._basis, part._images = self._basis[which], self._images[which]
+        return part
+
+
+def _dense(graphs: Graphs, i: int) -> tuple[torch.Tensor, float, float]:
+    """u, λ2 and λ3 − λ2 by LAPACK."""
+    links, root = graphs.links[i].cpu().numpy(), graphs.degrees[i].rsqrt().cpu().numpy()
+    matrix = root[:, None] * np.where(links, 1.0, graphs.eps) * root
+    n = len(root)
+    values, vectors = eigh(matrix, subset_by_index=(max(n - 3, 0), n - 1), check_finite=False)
+    if len(values) < min(n, 3):  # LAPACK's way to some of them can fail where many are alike
+        values, vectors = eigh(matrix, driver="evd", check_finite=False)
+    gap = values[-2] - values[-3] if n > 2 else np.inf
+    return graphs.degrees.new_tensor(vectors[:, -2]), 1 - values[-2], gap
