@@ -253,7 +253,8 @@ def _to_rgb(image: Image.Image) -> np.ndarray:
 
 
 def read_mask(path: Path, of: Path | None = None) -> np.ndarray:
-    """HW integers as stored: palette indices, grey values of 1 to 16 bits.
+    """HW integers as stored: palette indices, grey values of 1 to 16 bits, or the one value that
+    all channels of a pixel have, where grey was saved as RGB.
 
     of: its image. The mask is turned as the image's EXIF says, unless only the turned image has
     its size (it was drawn on the picture as shown) or it has an orientation of its own.
@@ -261,7 +262,8 @@ def read_mask(path: Path, of: Path | None = None) -> np.ndarray:
     if not path.exists():
         raise DataError(f"mask is missing: {path}" + (f" (for {of})" if of else ""))
     with _opened(path) as image:
-        if image.mode not in ("P", "L", "1", "I") and not image.mode.startswith("I;16"):
+        single = image.mode in ("P", "L", "1", "I") or image.mode.startswith("I;16")
+        if not single and not _is_grey(image):
             raise DataError(
                 f"{path}: colours ({image.mode}), where a mask has one number for each pixel.\n"
                 "Save it as palette or grey PNG whose values are the classes."
@@ -284,15 +286,30 @@ def read_mask(path: Path, of: Path | None = None) -> np.ndarray:
     return mask
 
 
+def _is_grey(image: Image.Image) -> bool:
+    """Whether its channels are one number, three times: 8 bits each, and opaque."""
+    if image.mode not in ("RGB", "RGBA", "LA") or ";16" in _packing(image):
+        return False  # of 16 bits Pillow keeps 8
+    channels = np.asarray(image)
+    colours = channels if image.mode == "RGB" else channels[..., :-1]
+    opaque = image.mode == "RGB" or (channels[..., -1] == 255).all()
+    return bool(opaque and (colours == colours[..., :1]).all())
+
+
 def _spread(image: Image.Image) -> int:
     """By how much Pillow will multiply grey values of 2 and 4 bits. Asked before it decodes."""
+    return {"L;2": 85, "L;4": 17}.get(_packing(image), 1) if image.mode == "L" else 1
+
+
+def _packing(image: Image.Image) -> str:
+    """How the file holds a pixel, in Pillow's words. Known until it is decoded."""
     tiles = getattr(image, "tile", None)
-    packing = str(tiles[0][3]) if tiles and image.mode == "L" else ""
-    return {"L;2": 85, "L;4": 17}.get(packing, 1)
+    return str(tiles[0][3]) if tiles else ""
 
 
 def _numbers(image: Image.Image) -> np.ndarray:
     stored = np.asarray(image)
+    stored = stored[..., 0] if stored.ndim == 3 else stored
     return stored.astype(np.uint8) if stored.dtype == bool else stored
 
 

@@ -55,6 +55,17 @@ def test_list_json(cli, tmp_path):
     assert splits["val"] == {"images": 2, "official": 2000, "labels": "masks"}
 
 
+def test_list_and_verify_of_what_stands_out(cli, tmp_path):
+    trees.duts(tmp_path / "data")
+    shown = cli("data", "list")
+    assert "DUTS: data/DUTS" in shown.stdout and "ECSSD: not found" in shown.stdout
+    assert "test 3 of 5,019 with masks · train 2 of 10,553 with masks" in shown.stdout
+    (report,) = verify("duts", "test", full=True).splits
+    assert not report.damaged and report.looked_into == 3 and not report.notes
+    trees.grey_png(next((tmp_path / "data").rglob("*.png")), np.zeros((9, 11), np.uint8))
+    assert any(split.damaged for split in verify("duts", full=True).splits)
+
+
 def test_list_of_a_root_that_cannot_be(cli):
     shown = cli("data", "list", "--data-root", "x" * 300)
     assert shown.exit_code == 0 and "(no such folder)" in shown.stderr
@@ -293,9 +304,10 @@ def test_unknown_things(tmp_path, cli):
 # -- show
 
 
-@pytest.mark.parametrize("name", ["voc", "coco20k", "coco", "shapes", "folder"])
+@pytest.mark.parametrize("name", ["voc", "coco20k", "coco", "ecssd", "shapes", "folder"])
 def test_show(tmp_path, cli, name):
-    make = {"voc": trees.voc, "coco20k": trees.coco20k, "coco": trees.coco}.get(name)
+    made = ("voc", "coco20k", "coco", "ecssd")
+    make = getattr(trees, name) if name in made else None
     spec = f"folder:{trees.own_folder(tmp_path)}" if name == "folder" else name
     if make:
         make(tmp_path / "data")
@@ -439,6 +451,13 @@ def test_what_each_split_needs():
 def test_nothing_to_fetch(cli):
     shown = cli("data", "download", "shapes")
     assert shown.exit_code == 2 and "is not to be fetched" in shown.stderr
+    for name, where in (
+        ("ecssd", "www.cse.cuhk.edu.hk"),
+        ("duts", "saliencydetection.net/duts"),
+        ("dutomron", "saliencydetection.net/dut-omron"),
+    ):
+        shown = cli("data", "download", name)
+        assert shown.exit_code == 2 and where in shown.stderr
 
 
 # -- --dataset

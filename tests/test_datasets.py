@@ -24,10 +24,14 @@ TREES = {
     "cocostuff": trees.cocostuff,
     "coco20k": trees.coco20k,
     "coco": trees.coco,
+    "ecssd": trees.ecssd,
+    "duts": trees.duts,
+    "dutomron": trees.dutomron,
     "folder": trees.own_folder,
     "shapes": lambda root: None,
 }
-SPLITS = {"coco20k": "train"}
+SPLITS = {"coco20k": "train", "ecssd": "test", "duts": "test", "dutomron": "test"}
+SALIENCY = ("ecssd", "duts", "dutomron")
 
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
@@ -373,6 +377,138 @@ def test_shapes_are_the_same_in_any_order():
     )
 
 
+# -- what stands out
+
+
+@pytest.mark.parametrize("name", SALIENCY)
+def test_salient_is_from_128_up_and_nothing_is_ignored(name, tmp_path):
+    TREES[name](tmp_path)
+    data = open_dataset(name, root=tmp_path, limit=9)  # the test split, unasked
+    assert data.split == "test" and data.classes == ("background", "salient")
+    assert data[0].mask()[0, [0, 10, 11, 21, 22]].tolist() == [0, 0, 1, 1, 0]
+    greys = np.arange(1320, dtype=np.int64).reshape(30, 44) % 256
+    trees.grey_png(data[0].mask_path, greys.astype(np.uint8))
+    np.testing.assert_array_equal(data[0].mask(), greys >= 128)
+
+
+def test_duts_has_two_splits(tmp_path):
+    folder = trees.duts(tmp_path)
+    for place in (tmp_path, folder):
+        assert len(open_dataset("duts", root=place, limit=9)) == 3
+        assert len(open_dataset("duts", "train", root=place, limit=9)) == 2
+    data = open_dataset("duts", "train", root=tmp_path, limit=9)
+    assert data.official == 10_553 and "DUTS-TR-Image" in str(data[0].path)
+    assert len(open_dataset("duts", root=folder / "DUTS-TE", limit=9)) == 3
+    with pytest.raises(DataError, match="no image of it is there"):
+        open_dataset("duts", "train", root=folder / "DUTS-TE", limit=9)
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "masks"),
+    [
+        ("ecssd", "ECSSD/img", "ECSSD/gt"),
+        ("ecssd", "ecssd/Imgs", "ecssd/GT"),
+        ("ecssd", "images", "ground_truth_mask"),  # in the data root itself
+        ("duts", "DUTS_Test/img", "DUTS_Test/gt"),  # as TokenCut's script leaves it
+        ("duts", "DUTS/DUTS-TE/image", "DUTS/DUTS-TE/mask"),
+        ("duts", "DUTS-TE/imgs", "DUTS-TE/masks"),
+        ("duts", "DUTS-TE/DUTS-TE-Image", "DUTS-TE/DUTS-TE-Mask"),
+        ("duts", "duts/Image", "duts/Mask"),
+        ("dutomron", "DUT_OMRON/img", "DUT_OMRON/gt"),
+        ("dutomron", "DUTS-OMRON/images", "DUTS-OMRON/ground_truth_mask"),
+        (
+            "dutomron",
+            "DUT-OMRON/DUT-OMRON-image/DUT-OMRON-image",
+            "DUT-OMRON/DUT-OMRON-gt-pixelwise.zip/pixelwiseGT-new-PNG",
+        ),
+    ],
+)
+def test_saliency_repacked(tmp_path, name, images, masks):
+    trees.salient(tmp_path / images, tmp_path / masks, ["a", "b"])
+    data = open_dataset(name, root=tmp_path, limit=9)
+    assert list(data.names) == ["a", "b"] and set(np.unique(data[1].mask())) == {0, 1}
+    for other in {*SALIENCY} - {name}:
+        assert datasets.locate(other, tmp_path).folder is None
+
+
+def test_repacked_data_sets_look_alike_and_are_not_mixed_up(tmp_path):
+    """img/ and gt/ are those of the data set that their folder is named after."""
+    for called in ("mine", "ECSSD", "DUTS-TR"):
+        trees.salient(tmp_path / called / "img", tmp_path / called / "gt", ["a"])
+
+    def found(called):
+        return [n for n in SALIENCY if datasets.locate(n, tmp_path / called).folder]
+
+    assert found("mine") == [] and found("ECSSD") == ["ecssd"] and found("DUTS-TR") == ["duts"]
+    assert open_dataset("duts", "train", root=tmp_path / "DUTS-TR", limit=9).names
+    with pytest.raises(DataError, match="no image of it is there"):
+        open_dataset("duts", "test", root=tmp_path / "DUTS-TR", limit=9)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "DUT-OMRON").symlink_to(tmp_path / "mine")  # a link has a name, too
+    assert found("there") == ["dutomron"]
+
+
+def one_bit(path, mask):
+    trees.grey_png(path, mask > 0)
+
+
+def two_colours(path, mask):
+    trees.palette_png(path, (mask > 0).astype(np.uint8))
+
+
+def three_channels(path, mask):
+    trees.grey_png(path, np.repeat(mask[..., None], 3, axis=2))
+
+
+def four_channels(path, mask):
+    trees.grey_png(path, np.dstack([mask, mask, mask, np.full_like(mask, 255)]))
+
+
+def grey_jpeg(path, mask):
+    trees.grey_png(path.with_suffix(".jpg"), mask)
+
+
+def colour_jpeg(path, mask):
+    three_channels(path.with_suffix(".JPG"), mask)
+
+
+@pytest.mark.parametrize(
+    "save", [one_bit, two_colours, three_channels, four_channels, grey_jpeg, colour_jpeg]
+)
+def test_masks_as_people_save_them(tmp_path, save):
+    folder = tmp_path / "ECSSD"
+    trees.salient(folder / "images", folder / "gt", ["a", "b", "c"], save)
+    for item in open_dataset("ecssd", root=tmp_path, limit=9):
+        expected = trees.blocks(item.size_hw(), [0, 1, 0, 0])
+        np.testing.assert_array_equal(item.mask(), expected)
+
+
+def test_saliency_faults(tmp_path):
+    folder = trees.ecssd(tmp_path)
+    with pytest.raises(DataError, match=r"3 of 1,000 images are there"):
+        open_dataset("ecssd", root=tmp_path)
+    mask = folder / "ground_truth_mask" / "0002.png"
+    trees.photo(mask, (24, 40))
+    with pytest.raises(DataError, match=r"0002\.png: colours \(RGB\)"):
+        open_dataset("ecssd", root=tmp_path, limit=9)[1].mask()
+    mask.unlink()
+    with pytest.raises(DataError, match=r"1 images have no mask; .*0002\.jpg \(.*0002\.png\)$"):
+        open_dataset("ecssd", root=tmp_path, limit=9)
+    # The first release of DUTS-TR had three masks twice, and the PNG were wrong.
+    grey_jpeg(folder / "ground_truth_mask" / "0001.png", np.zeros((30, 44), np.uint8))
+    with pytest.raises(DataError, match=r"two files have one name, 0001\.jpg and 0001\.png"):
+        open_dataset("ecssd", root=tmp_path, limit=9)
+
+
+def test_saliency_not_found_draws_the_tree(tmp_path):
+    trees.photo(tmp_path / "ECSSD" / "images" / "0001.jpg", (24, 40))
+    with pytest.raises(DataError) as error:
+        open_dataset("ecssd", root=tmp_path)
+    message = str(error.value)
+    assert "ECSSD is there, but is not as it should be" in message
+    assert "ground_truth_mask/       0001.png …" in message and "download" not in message
+
+
 # -- a folder of one's own
 
 
@@ -550,6 +686,12 @@ def test_not_found_says_where_it_looked_and_draws_the_tree(tmp_path):
 def test_names_that_are_not_known(tmp_path):
     for name in ("voc12", "VOC2012", "VOC"):
         with pytest.raises(UsageError, match="Did you mean 'voc'"):
+            open_dataset(name)
+    for name in ("dut-omron", "DUT-OMRON", "DUT", "omron"):
+        with pytest.raises(UsageError, match="Did you mean 'dutomron'"):
+            open_dataset(name)
+    for name in ("DUTS-TE", "DUTS"):
+        with pytest.raises(UsageError, match="Did you mean 'duts'"):
             open_dataset(name)
     with pytest.raises(UsageError, match="Known: ade20k, coco,"):
         open_dataset("imagenet")

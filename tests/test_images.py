@@ -281,6 +281,45 @@ def test_masks_keep_their_numbers(tmp_path, mode):
     np.testing.assert_array_equal(read_mask(path), values)
 
 
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA"])
+def test_grey_that_was_saved_in_colours_is_a_mask(tmp_path, mode):
+    values = noise(24, 40)
+    path = tmp_path / "x.png"
+    Image.fromarray(values).convert(mode).save(path)
+    assert Image.open(path).mode == mode
+    found = read_mask(path)
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, values)
+
+
+def test_colours_are_no_mask_however_few_pixels_have_them(tmp_path):
+    values = np.repeat(noise(24, 40)[..., None], 4, axis=2)
+    values[..., 3] = 255
+    for channel, channels in ((2, 3), (0, 4), (3, 4)):  # a colour, or a pixel that is see-through
+        pixels = values[..., :channels].copy()
+        pixels[5, 7, channel] ^= 1
+        Image.fromarray(pixels).save(tmp_path / "x.png")
+        with pytest.raises(DataError, match=r"x\.png: colours \(RGB"):
+            read_mask(tmp_path / "x.png")
+
+
+def test_grey_in_colours_of_sixteen_bits_is_no_mask(tmp_path):
+    """Pillow keeps eight of them: 256 would become 1."""
+    rows = (b"\0" + b"\1\0" * 3 * 8) * 6
+    png_of(tmp_path / "x.png", struct.pack(">IIBBBBB", 8, 6, 16, 2, 0, 0, 0), zlib.compress(rows))
+    with pytest.raises(DataError, match="colours"):
+        read_mask(tmp_path / "x.png")
+
+
+def test_a_grey_palette_is_still_indices(tmp_path):
+    """Its colours have equal channels, and mean nothing all the same."""
+    values = noise(24, 40) % 4
+    image = Image.fromarray(values)
+    image.putpalette([255 - i for i in range(256) for _ in range(3)])
+    image.save(tmp_path / "x.png")
+    np.testing.assert_array_equal(read_mask(tmp_path / "x.png"), values)
+
+
 def test_a_palette_of_few_colours_is_still_indices(tmp_path):
     """PNG packs 16 colours into four bits a pixel."""
     values = noise(24, 41) % 16

@@ -188,6 +188,34 @@ def coco(root, count=3):
     return folder
 
 
+def salient(images, masks, names, save=None):
+    """JPEG with masks of 0 and 255 alone, or as `save` writes them."""
+    for i, name in enumerate(names):
+        size_hw = SIZES_HW[i % 3]
+        photo(images / f"{name}.jpg", size_hw, i)
+        (save or grey_png)(masks / f"{name}.png", blocks(size_hw, [0, 255, 0, 0]))
+
+
+def ecssd(root):
+    folder = root / "ECSSD"
+    salient(folder / "images", folder / "ground_truth_mask", ["0001", "0002", "0003"])
+    return folder
+
+
+def duts(root, test=3, train=2):
+    folder = root / "DUTS"
+    for part, count in (("DUTS-TE", test), ("DUTS-TR", train)):
+        names = [f"ILSVRC2012_test_{i:08d}" for i in range(count)]
+        salient(folder / part / f"{part}-Image", folder / part / f"{part}-Mask", names)
+    return folder
+
+
+def dutomron(root):
+    folder = root / "DUT-OMRON"
+    salient(folder / "DUT-OMRON-image", folder / "pixelwiseGT-new-PNG", ["im005", "sun_abc"])
+    return folder
+
+
 def own_folder(root, splits=("train", "val"), count=2):
     folder = root / "mine"
     for split in splits:

@@ -18,6 +18,10 @@ ALSO = {
     "coco_stuff": "cocostuff",
     "stuff": "cocostuff",
     "coco2017": "coco",
+    "duts-te": "duts",
+    "dut-omron": "dutomron",
+    "dut": "dutomron",
+    "omron": "dutomron",
 }
 
 

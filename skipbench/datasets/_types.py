@@ -90,6 +90,10 @@ class Item(ImageItem):
             raise DataError(f"{self.path}: has no mask")
         return self.labels.decode(read_mask(self.mask_path, of=self.path), self.mask_path)
 
+    @property
+    def has_boxes(self) -> bool:
+        return self.read_boxes is not None
+
     def boxes(self) -> Boxes:
         if self.read_boxes is None:
             raise DataError(f"{self.path}: has no boxes")

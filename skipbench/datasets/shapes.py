@@ -38,6 +38,10 @@ class DrawnItem(Item):
     def mask(self) -> np.ndarray:
         return _mask(self.split, self.index).copy()
 
+    @property
+    def has_boxes(self) -> bool:
+        return True
+
     def boxes(self) -> Boxes:
         drawing = self._draw()
         return Boxes(

@@ -2,8 +2,8 @@
 
 An affinity matrix has two values, 1 between linked tokens and ε elsewhere. It is kept as its links
 alone, a byte each: A = ε + (1 − ε) · links. Products with such a matrix are exact to the last bits
-of float64 and yet cost little: a vector is cut into short whole numbers, the digits of a fixed-point
-number, whose sums over a row int8 or float32 arithmetic holds exactly.
+of float64 and yet cost little: a vector is cut into short whole numbers, the digits of fixed-point
+numbers, whose sums over a row int8 or float32 arithmetic holds exactly.
 """
 
 from functools import cache
@@ -36,7 +36,7 @@ class Graphs:
     """Several graphs of as many tokens each."""
 
     def __init__(self, links: torch.Tensor, eps: float, exact: str | None = None) -> None:
-        """links: (graphs, n, n) bool, symmetric; exact: "int8" or "float32", default: the faster."""
+        """links: (graphs, n, n) bool, symmetric; exact: by "int8" or "float32", else the faster."""
         self.links, self.eps = links, eps
         self.exact = exact or ("int8" if links.device.type == "cpu" and has_int8() else "float32")
         whole = links.new_ones(links.shape[:2], dtype=torch.float64)

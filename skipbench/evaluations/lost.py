@@ -19,9 +19,7 @@ from skipbench.evaluations.tokencut import portions
 EXPANSION = 100
 
 
-def lost(
-    tokens: torch.Tensor, grid_hw: tuple[int, int], expansion: int = EXPANSION
-) -> list[Found]:
+def lost(tokens: torch.Tensor, grid_hw: tuple[int, int], expansion: int = EXPANSION) -> list[Found]:
     """One object in each image. tokens: (images, height · width, channels), not normalised."""
     found = []
     for some in portions(tokens):

@@ -1,4 +1,4 @@
-"""TokenCut (Wang et al. 2022): the object is one side of a normalised cut through an image's tokens.
+"""TokenCut (Wang et al. 2022): the object is one side of a normalised cut through its tokens.
 
     graph      tokens whose cosine exceeds τ are linked by 1, all others by ε
     cut        second smallest eigenvector y of (D − A) y = λ D y
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from skipbench.evaluations._graph import Graphs, link
-from skipbench.evaluations._objects import Found, nothing_stands_out, part_of
+from skipbench.evaluations._objects import Found, Solver, nothing_stands_out, part_of
 from skipbench.evaluations._second_vector import SAME, second_vectors
 
 TIE = 1e-7
@@ -56,12 +56,12 @@ def cut(graphs: Graphs, grid_hw: tuple[int, int]) -> list[Found]:
         vectors, dense = second.vectors.cpu().numpy(), second.dense.tolist()
         unclear = (second.gaps <= SAME).tolist()
         for i, y, by_lapack, none in zip(numbers, vectors, dense, unclear, strict=True):
-            solver = "dense" if by_lapack else "iterative"
+            solver: Solver = "dense" if by_lapack else "iterative"
             found[i] = nothing_stands_out(grid_hw, solver) if none else decide(y, grid_hw, solver)
     return found
 
 
-def decide(y: np.ndarray, grid_hw: tuple[int, int], solver: str = "iterative") -> Found:
+def decide(y: np.ndarray, grid_hw: tuple[int, int], solver: Solver = "iterative") -> Found:
     """The object. y: (height · width,), the largest entry ±1."""
     seeds = np.flatnonzero(np.abs(y) >= 1 - TIE)
     seed = int(seeds[0])
@@ -69,4 +69,4 @@ def decide(y: np.ndarray, grid_hw: tuple[int, int], solver: str = "iterative") -
     beyond = y - y.mean()
     mask, apart = part_of((beyond > TIE).reshape(grid_hw), seed, seeds)
     on_the_border = bool((np.abs(beyond) <= TIE).any())
-    return Found(mask, y.reshape(grid_hw), seed, solver, tied=apart or on_the_border)  # type: ignore[arg-type]
+    return Found(mask, y.reshape(grid_hw), seed, solver, tied=apart or on_the_border)

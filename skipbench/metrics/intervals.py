@@ -77,7 +77,8 @@ def bca_interval(
 
 def leave_one_out(counts: np.ndarray, score: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """(images,) scores, each without one image."""
-    return score(counts.sum(0, dtype=np.int64) - counts)
+    whole = np.issubdtype(counts.dtype, np.integer)
+    return score(counts.sum(0, dtype=np.int64 if whole else np.float64) - counts)
 
 
 def p_value(differences: np.ndarray) -> float:

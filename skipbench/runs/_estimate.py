@@ -1,10 +1,12 @@
-"""`--dry-run`: what a probe would take, from a trial on a few images."""
+"""`--dry-run`: what an evaluation would take, from a trial on a few images."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from skipbench.datasets import Item
 from skipbench.engine.memory import peak_bytes
 from skipbench.engine.progress import duration
 from skipbench.evaluations import probe as evaluation
@@ -18,6 +20,7 @@ from skipbench.metrics.intervals import RESAMPLES
 from skipbench.records import FeatureSpec
 from skipbench.runs._held import Held, Split, cut_windows
 from skipbench.runs.probe import Cell, Probe
+from skipbench.runs.tokencut import Discovery
 
 TRIAL_IMAGES = 6
 TRIAL_STEPS, TRIAL_EPOCHS = 3, 4
@@ -39,13 +42,44 @@ class Estimate:
 
     def lines(self) -> list[str]:
         stored = f" ({self.stored:,} are stored)" if self.stored else ""
+        work = {"training": self.training_seconds, "scoring": self.scoring_seconds}
+        if not self.training_seconds:
+            work = {"finding objects": self.scoring_seconds}
         return [
             f"features of {self.images:,} images{stored}: {duration(self.features_seconds)}",
-            f"training: {duration(self.training_seconds)}, "
-            f"scoring: {duration(self.scoring_seconds)}",
+            ", ".join(f"{name}: {duration(seconds)}" for name, seconds in work.items()),
             f"in all about {duration(self.seconds)}, "
             f"{size_text(self.disk_bytes)} of disk, {size_text(self.memory_bytes)} of memory",
         ]
+
+
+def estimate_tokencut(run: Discovery) -> Estimate:
+    """Nothing but what was found is stored, so there is no disk to speak of."""
+    left = run.missing_images()
+    few = run.data[: max(1, min(TRIAL_IMAGES, len(run.data)))]
+    _look_at(run, few[:1])  # the first pass is slower
+    before = dict(run.seconds)
+    scored = _look_at(run, few)
+    features, cutting = (run.seconds[key] - before[key] for key in ("features", "cutting"))
+    return Estimate(
+        images=left,
+        stored=len(run.data) - left,
+        features_seconds=features / len(few) * left,
+        training_seconds=0.0,
+        scoring_seconds=(cutting + scored) / len(few) * left,
+        disk_bytes=0,
+        memory_bytes=peak_bytes(),
+    )
+
+
+def _look_at(run: Discovery, items: Sequence[Item]) -> float:
+    """Seconds that scoring takes."""
+    plan, spent = run.plan(items), 0.0
+    for image, seen in run.look(items, plan, range(len(plan.shards))):
+        started = time.monotonic()
+        run.score(items[image], seen)
+        spent += time.monotonic() - started
+    return spent
 
 
 class _Repeated:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,12 +31,16 @@ def worst_and_best(counts: np.ndarray, number: int) -> list[tuple[int, str, floa
 
     Images without a labelled pixel have no score and are left out.
     """
-    alone = miou_percent(counts)
-    order = [int(i) for i in np.argsort(alone, kind="stable") if not np.isnan(alone[i])]
+    return from_both_ends(miou_percent(counts), number)
+
+
+def from_both_ends(scores: np.ndarray, number: int) -> list[tuple[int, str, float]]:
+    """The same of scores (images,), NaN where there is none."""
+    order = [int(i) for i in np.argsort(scores, kind="stable") if not np.isnan(scores[i])]
     chosen: list[tuple[int, str, float]] = []
     while order and len(chosen) < number:
         image = order.pop(0 if len(chosen) % 2 == 0 else -1)
-        chosen.append((image, "worst" if len(chosen) % 2 == 0 else "best", float(alone[image])))
+        chosen.append((image, "worst" if len(chosen) % 2 == 0 else "best", float(scores[image])))
     return chosen
 
 
@@ -113,7 +118,7 @@ def draw_tiles(folder: Path, drawing: Drawing, number: int) -> None:
         files = {}
         for kind in ("image", "truth", "prediction"):
             files[kind] = f"{image:05d}_{kind}.png"
-            _save_tile(folder / files[kind], getattr(drawn, kind))
+            save_tile(folder / files[kind], getattr(drawn, kind))
         own = {"prediction": files.pop("prediction")}
         miou = float(miou_percent(drawing.counts[image]))
         note = "" if np.isnan(miou) else f"mIoU {miou:.1f}"
@@ -123,11 +128,16 @@ def draw_tiles(folder: Path, drawing: Drawing, number: int) -> None:
         (name, "#{:02x}{:02x}{:02x}".format(*colour))
         for name, colour in legend_of(drawing.data, seen)
     ]
+    write_tiles(folder, tiles, legend)
+
+
+def write_tiles(folder: Path, tiles: list[dict[str, Any]], legend: list[tuple[str, str]]) -> None:
+    """Which files are of what; last, so that all of them are there."""
     index = {"tiles": tiles, "legend": legend}
     write_whole(folder / "index.json", json.dumps(index, indent=1).encode())
 
 
-def _save_tile(path: Path, pixels: np.ndarray) -> None:
+def save_tile(path: Path, pixels: np.ndarray) -> None:
     height, width = pixels.shape[:2]
     size_wh = max(1, round(width * TILE_HEIGHT / height)), TILE_HEIGHT
     save(Image.fromarray(pixels).resize(size_wh, Image.Resampling.LANCZOS), path)

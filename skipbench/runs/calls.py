@@ -132,30 +132,41 @@ def open_probe(
         norm=options.get("norm", True),
         store_dtype=options.get("store_dtype", "fp16"),
         precision=options.get("precision", "auto"),
-        keeping=Keeping(
-            cache=options.get("cache"),
-            limit_bytes=options.get("cache_limit", DEFAULT_LIMIT),
-            in_memory=options.get("in_memory", False),
-            batch_size=options.get("batch_size"),
-            workers=options.get("workers") or default_workers(),
-        ),
+        keeping=keeping_of(options),
         out=Path(options.get("out", "results")),
         force=options.get("force", False),
         pictures=options.get("pictures", 0),
-        call=_call(ckpt, dataset, options),
+        call=call_of(ckpt, dataset, options, USUAL),
     )
-    known = Reading.__annotations__
-    reading: Reading = {k: v for k, v in options.items() if k in known}  # type: ignore[assignment]
-    return Probe(inspection or inspect(ckpt, **reading), train, val, asked)
+    return Probe(inspection or inspect(ckpt, **reading_of(options)), train, val, asked)
 
 
-def _call(ckpt: str | Path, dataset: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for, so that it can be asked for again: from any folder, with other seeds."""
+def keeping_of(options: Mapping[str, Any]) -> Keeping:
+    """How features are computed, and where what takes long is kept."""
+    return Keeping(
+        cache=options.get("cache"),
+        limit_bytes=options.get("cache_limit", DEFAULT_LIMIT),
+        in_memory=options.get("in_memory", False),
+        batch_size=options.get("batch_size"),
+        workers=options.get("workers") or default_workers(),
+    )
+
+
+def reading_of(options: Mapping[str, Any]) -> Reading:
+    """Those that say how the checkpoint is read."""
+    return {k: v for k, v in options.items() if k in Reading.__annotations__}  # type: ignore[return-value]
+
+
+def call_of(
+    ckpt: str | Path, dataset: str, options: Mapping[str, Any], usual: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What was asked for, so that it can be asked for again: from any folder, with other seeds.
+    usual: what options are if they are not given."""
     told = {k: v for k, v in options.items() if v is not None and k not in PLACES}
     if isinstance(told.get("expected"), Expected):
         facts = asdict(told["expected"])
         told["expected"] = {k: v for k, v in facts.items() if v is not None}
-    told = {k: v for k, v in told.items() if k not in USUAL or v != USUAL[k]}
+    told = {k: v for k, v in told.items() if k not in usual or v != usual[k]}
     if "data_root" in told:
         told["data_root"] = str(Path(told["data_root"]).expanduser().absolute())
     kind, _, folder = dataset.partition(":")

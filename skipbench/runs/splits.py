@@ -1,12 +1,20 @@
 """Training and validation images of a data set, opened before anything heavy is loaded."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from skipbench.datasets import Dataset, Item, open_dataset
+from skipbench.datasets import (
+    Dataset,
+    Item,
+    find_folder,
+    open_dataset,
+    source,
+    without_empty,
+)
 from skipbench.engine.parallel import in_parallel
 from skipbench.errors import DataError, UsageError, some_of
 from skipbench.evaluations._protocols import Protocol
@@ -35,10 +43,38 @@ def open_splits(
     return train, _with_masks(open_dataset(name, "val", **options))
 
 
-def _with_masks(data: Dataset) -> Dataset:
+def open_objects(
+    name: str,
+    *,
+    split: str | None = None,
+    score: Literal["boxes", "masks"] | None = None,
+    hard: bool = True,
+    root: str | Path | None = None,
+    limit: int | None = None,
+    skip_bad: int = 0,
+) -> Dataset:
+    """Images with something to be found: boxes where there are any, else masks. Its `kind` says
+    which. The split: trainval, where there is one and boxes are asked for."""
+    if split is None and score != "masks":
+        known = source(name).splits_at(find_folder(name, root))
+        split = "trainval" if "trainval" in known else None
+    data = open_dataset(name, split, root=root, limit=limit, skip_bad=skip_bad)
+    if score is None:
+        score = "boxes" if data[0].has_boxes or data.labels is None else "masks"
+    if score == "masks":
+        return _with_masks(data, "scoring masks needs")
+    if not data[0].has_boxes:
+        raise UsageError(f"{data.name} {data.split} has no boxes; --score masks takes its masks")
+    found = without_empty(replace(data, kind="boxes", labels=None), hard)
+    if not len(found):
+        raise DataError(f"{data.name} {data.split}: no image has a box to be found")
+    return found
+
+
+def _with_masks(data: Dataset, who: str = "a probe needs") -> Dataset:
     if data.labels is None:
         raise UsageError(
-            f"{data.name} {data.split} has no masks, which a probe needs; "
+            f"{data.name} {data.split} has no masks, which {who}; "
             "give voc, ade20k, cocostuff, folder:PATH or shapes"
         )
     return data

@@ -1,0 +1,116 @@
+"""Images with a mask of what stands out, which several data sets share.
+
+Such masks are greys: from 128 up is salient, 255 too, and nothing is ignored. Most files hold 0 and
+255 alone; some are JPEG, or have soft edges.
+
+The official folders are known by their names, wherever they lie. Re-packed, all these data sets
+look alike (img/ and gt/), so such folders count only in a folder that bears the data set's name.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from skipbench.datasets._files import first_folder, palette
+from skipbench.datasets._types import Item, Labels, Listing, Source, Split
+from skipbench.errors import DataError
+from skipbench.images import SUFFIXES
+
+IMAGES = ("img", "imgs", "Imgs", "image", "images", "Image", "Images")
+MASKS = ("gt", "GT", "mask", "masks", "Mask", "Masks", "ground_truth_mask")
+
+
+class Greys(Labels):
+    def decode(self, stored: np.ndarray, path: Path) -> np.ndarray:
+        """A file of one bit holds 0 and 1 for black and white, as do some others."""
+        return super().decode(stored * 255 if stored.max() <= 1 else stored, path)
+
+
+LABELS = Greys(
+    classes=("background", "salient"),
+    colours=palette(2),
+    table={grey: int(grey >= 128) for grey in range(256)},
+    ignored=frozenset(),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A split: how many images, and where they lie."""
+
+    images: int
+    official: tuple[tuple[str, str], ...]  # folders of images and of masks
+    named: tuple[str, ...]  # what a folder is called that holds it re-packed; letters and digits
+    below: tuple[str, ...] = ()  # such folders inside that of the data set
+
+
+class Saliency(Source):
+    def __init__(
+        self,
+        title: str,
+        licence: str,
+        places: tuple[str, ...],
+        tree: str,
+        parts: Mapping[str, Part],
+    ) -> None:
+        self.title, self.licence, self.places, self.tree = title, licence, places, tree
+        self.parts = parts
+        self.splits = {name: Split(part.images, "masks") for name, part in parts.items()}
+
+    def is_at(self, folder: Path) -> bool:
+        return any(self._folders(folder, split) for split in self.splits)
+
+    def labels(self, folder: Path, classes: int | None = None) -> Labels:
+        return LABELS
+
+    def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
+        found = self._folders(folder, split)
+        if found is None:
+            return Listing([], lambda name: Item(name, folder / name))
+        images, masks = found
+        files, mask_files = by_stem(images), by_stem(masks)
+
+        def make(name: str) -> Item:
+            mask = masks / mask_files.get(name, f"{name}.png")
+            return Item(name, images / files[name], mask, labels)
+
+        return Listing(sorted(files), make, without_label=frozenset(files) - mask_files.keys())
+
+    def _folders(self, folder: Path, split: str) -> tuple[Path, Path] | None:
+        """Of images and of masks, where both are there."""
+        found = self._candidates(folder, self.parts[split])
+        return next((pair for pair in found if all(f.is_dir() for f in pair)), None)
+
+    def _candidates(self, folder: Path, part: Part) -> Iterator[tuple[Path, Path]]:
+        for images, masks in part.official:
+            yield folder / images, folder / masks
+        for place in (folder, *(folder / name for name in part.below)):
+            if _names(place) & set(part.named):
+                yield first_folder(place, *IMAGES), first_folder(place, *MASKS)
+
+
+def _names(folder: Path) -> set[str]:
+    """What it is called here, and where a link leads: "DUT-OMRON" → "dutomron"."""
+    called = {folder.absolute().name, folder.resolve().name}
+    return {re.sub(r"[^a-z0-9]", "", name.lower()) for name in called}
+
+
+def by_stem(folder: Path) -> dict[str, str]:
+    """The image files in a folder, by their names without the endings. No file is touched."""
+    try:
+        files = os.listdir(folder)  # noqa: PTH208 - thousands of names, no Path for each
+    except OSError as error:
+        raise DataError(f"cannot read the folder {folder}: {error.strerror}") from None
+    found: dict[str, str] = {}
+    for file in sorted(files):
+        stem, dot, ending = file.rpartition(".")
+        if file[0] == "." or dot + ending.lower() not in SUFFIXES:
+            continue
+        if stem in found:
+            raise DataError(f"{folder}: two files have one name, {found[stem]} and {file}")
+        found[stem] = file
+    return found

@@ -1,0 +1,28 @@
+"""DUT-OMRON: 5,168 images with masks of salient objects (Yang et al. 2013)."""
+
+from skipbench.datasets._saliency import Part, Saliency
+
+SOURCE = Saliency(
+    title="DUT-OMRON",
+    licence="no licence is stated, for research; saliencydetection.net/dut-omron",
+    places=("DUT-OMRON", "DUT_OMRON", "DUTOMRON", "dut-omron", "dutomron", "DUTS-OMRON"),
+    tree=(
+        "  DIR/DUT-OMRON/\n"
+        "    DUT-OMRON-image/         im005.jpg …  (or img/)\n"
+        "    pixelwiseGT-new-PNG/     im005.png …  (or gt/)"
+    ),
+    parts={
+        "test": Part(
+            5_168,
+            official=(
+                ("DUT-OMRON-image", "pixelwiseGT-new-PNG"),
+                # as programs unpack that make a folder of each archive's name
+                (
+                    "DUT-OMRON-image/DUT-OMRON-image",
+                    "DUT-OMRON-gt-pixelwise.zip/pixelwiseGT-new-PNG",
+                ),
+            ),
+            named=("dutomron", "dutsomron"),
+        ),
+    },
+)

@@ -1,0 +1,123 @@
+"""Scores of saliency segmentation, as TokenCut's published evaluation has them.
+
+Every figure of a data set is a mean over images, of each image's own value: a small object weighs
+as much as a large one. That is unlike mIoU (`segmentation`), whose counts are summed first.
+
+    F-beta = (1 + β²) · precision · recall / (β² · precision + recall),   β² = 0.3
+
+A soft map is cut at 255 thresholds. Max F-beta of a data set is the highest of 255 means over
+images, so that all images have one threshold; it is not the mean of each image's highest value.
+
+What the published code leaves open: an empty prediction where nothing is salient is right, so its
+IoU is 1, as are its precision and recall. An image of which no pixel counts has NaN everywhere.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from skipbench.metrics.boxes import share_percent
+
+BETA_SQUARED = 0.3
+THRESHOLDS = np.arange(255) / 255  # 0, 1/255, …, 254/255; what is above one is predicted
+
+
+class MaskScores(NamedTuple):
+    """Of one image, from 0 to 1. A list of them is an array (images, 5)."""
+
+    iou: float
+    accuracy: float
+    precision: float  # 1 where nothing is predicted
+    recall: float  # 1 where nothing is salient
+    f_beta: float
+
+
+def mask_scores(
+    prediction: np.ndarray, truth: np.ndarray, counted: np.ndarray | None = None
+) -> MaskScores:
+    """prediction, truth, counted: HW bool; counted: the pixels that count (default: all)."""
+    predicted, true = _counted(np.asarray(prediction, bool), truth, counted)
+    if not true.size:
+        return MaskScores(*[float("nan")] * len(MaskScores._fields))
+    right = int((predicted & true).sum())
+    either = int((predicted | true).sum())
+    precision, recall = precision_recall(right, predicted.sum(), true.sum())
+    return MaskScores(
+        iou=right / either if either else 1.0,
+        accuracy=float((predicted == true).mean()),
+        precision=float(precision),
+        recall=float(recall),
+        f_beta=float(f_beta(precision, recall)),
+    )
+
+
+def precision_recall(
+    right: np.ndarray | int, predicted: np.ndarray | int, true: np.ndarray | int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(…) each, of numbers of pixels (…): 1 where nothing is predicted, or nothing is true."""
+    return _share(right, predicted), _share(right, true)
+
+
+def _share(part: np.ndarray | int, whole: np.ndarray | int) -> np.ndarray:
+    return np.where(np.asarray(whole) > 0, part / np.maximum(whole, 1), 1.0)
+
+
+def f_beta(precision: np.ndarray, recall: np.ndarray) -> np.ndarray:
+    """(…), from 0 to 1; 0 where both are 0."""
+    above = (1 + BETA_SQUARED) * precision * recall
+    below = BETA_SQUARED * precision + recall
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def f_beta_by_threshold(
+    soft: np.ndarray, truth: np.ndarray, counted: np.ndarray | None = None, *, scale: bool = True
+) -> np.ndarray:
+    """(255,) float64 of one image: F-beta of the pixels whose value is above each threshold.
+
+    soft: HW of any range; truth, counted: HW bool, as for `mask_scores`. The values that count are
+    brought to 0 … 1 by their least and their greatest; where these are equal, nothing stands out
+    and nothing is predicted. scale=False: they are from 0 to 1 already, as the published code has
+    them.
+    """
+    values, true = _counted(soft, truth, counted)
+    if not true.size:
+        return np.full(len(THRESHOLDS), np.nan)
+    if not np.isfinite(values).all():
+        raise ValueError("a soft map with values that are no finite numbers")
+    values = min_max(values) if scale else values
+    # A value is above its first `level` thresholds, so one histogram holds all 255 cuts.
+    level = np.searchsorted(THRESHOLDS, values)
+    precision, recall = precision_recall(_above(level[true]), _above(level), int(true.sum()))
+    return f_beta(precision, recall)
+
+
+def _above(level: np.ndarray) -> np.ndarray:
+    """(n,) numbers of thresholds that each pixel is above → (255,) pixels above each threshold."""
+    histogram = np.bincount(level, minlength=len(THRESHOLDS) + 1)
+    return histogram[::-1].cumsum()[::-1][1:]
+
+
+def min_max(values: np.ndarray) -> np.ndarray:
+    """float64 of the same shape: the least is 0, the greatest 1; all 0 where all are equal."""
+    values = np.asarray(values, np.float64)
+    low, high = values.min(), values.max()
+    return (values - low) / (high - low) if high > low else np.zeros_like(values)
+
+
+def max_f_beta_percent(counts: np.ndarray) -> np.ndarray:
+    """(…, 255, 2) → (…): the highest mean over images, in percent.
+
+    counts: F-beta by threshold and as many ones, summed over images. So a bootstrap can sum them
+    too, and every resample has the threshold that is best for it.
+    """
+    return share_percent(counts).max(-1)
+
+
+def _counted(
+    prediction: np.ndarray, truth: np.ndarray, counted: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(pixels,) of each: those that count."""
+    if prediction.shape != truth.shape:
+        raise ValueError(f"a prediction of {prediction.shape} for a mask of {truth.shape}")
+    which = np.ones(truth.shape, bool) if counted is None else np.asarray(counted, bool)
+    return prediction[which], np.asarray(truth, bool)[which]

@@ -1,0 +1,226 @@
+"""What was found, drawn over pictures: the box, the object, and what was cut.
+
+results/<id>/01_worst_NAME.png …    pictures of a data set with true boxes or masks beside them;
+                                    sheet.png has the first of them
+results/<id>/tiles/                 the first pictures one by one, for the report's page
+OUT/NAME.png …                      plain pictures (`--images`), with objects.csv and sheet.png
+"""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from skipbench.datasets import Item
+from skipbench.engine.progress import progress
+from skipbench.files import ensure_writable, write_whole
+from skipbench.images import Picture, find_images
+from skipbench.pictures import Cell, Colour, blend, paint, save, sheet
+from skipbench.results.store import read_arrays
+from skipbench.runs._pictures import MOST_ON_SHEET, from_both_ends, save_tile, write_tiles
+from skipbench.runs._sightings import Seen
+
+if TYPE_CHECKING:
+    from skipbench.records import Result
+    from skipbench.runs.tokencut import Discovery, Finder
+
+FOUND, TRUE = (230, 57, 70), (44, 182, 125)
+LOW, MIDDLE, HIGH = (38, 84, 160), (245, 245, 240), (190, 40, 45)
+MAPS = {"tokencut": "eigenvector", "lost": "correlation"}
+LEGEND: list[tuple[str, Colour]] = [("found", FOUND), ("true", TRUE)]
+
+
+def outlined(image: np.ndarray, boxes: np.ndarray, colour: Colour) -> np.ndarray:
+    """Boxes as frames whose width suits the size of the picture."""
+    canvas = Image.fromarray(image)
+    width = max(2, round(min(image.shape[:2]) / 100))
+    for x0, y0, x1, y1 in np.asarray(boxes).reshape(-1, 4).tolist():
+        ends = [x0, y0, max(x1 - 1, x0), max(y1 - 1, y0)]
+        ImageDraw.Draw(canvas).rectangle(ends, outline=colour, width=width)
+    return np.asarray(canvas)
+
+
+def in_colours(values: np.ndarray) -> np.ndarray:
+    """(height, width) → HWC uint8: what is above the mean red, below it blue."""
+    values = values - values.mean()
+    share = values / max(float(np.abs(values).max()), 1e-12)
+    ends = np.where(share[..., None] > 0, np.array(HIGH), np.array(LOW))
+    mixed = np.array(MIDDLE) + np.abs(share)[..., None] * (ends - np.array(MIDDLE))
+    return mixed.round().astype(np.uint8)
+
+
+def dimmed_outside(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    grey = image.mean(-1, keepdims=True) * 0.35 + 20
+    return np.where(mask[..., None], image, grey.repeat(3, -1)).round().astype(np.uint8)
+
+
+def panels(image: np.ndarray, seen: Seen, place: int) -> dict[str, np.ndarray]:
+    """place: of the block among those looked at."""
+    return {
+        "box": outlined(image, seen.boxes[place], FOUND),
+        "mask": dimmed_outside(image, seen.mask(place)),
+        "map": in_colours(seen.map(place)),
+    }
+
+
+def truth_of(item: Item, image: np.ndarray, run: "Discovery") -> np.ndarray:
+    """The picture with what is to be found."""
+    if run.asked.score == "masks":
+        mask = item.mask()
+        return blend(image, paint((mask > 0).astype(np.uint8), [(0, 0, 0), TRUE]), 0.45)
+    boxes = item.boxes() if run.asked.hard else item.boxes().without_hard()
+    return outlined(image, boxes.xyxy, TRUE)
+
+
+def draw_found(run: "Discovery", result: "Result", number: int) -> None:
+    """So many pictures of a record, the worst and the best; and the first as tiles."""
+    folder, name = run.asked.out / result.id, result.metrics["headline"]
+    place = _reported_place(result)
+    best = _best_by_image(read_arrays(run.asked.out / f"{result.id}.npz"), place)
+    chosen = from_both_ends(best, number)
+    first = list(range(min(number, len(run.data))))
+    wanted = sorted({image for image, *_ in chosen} | set(first))
+    drawn = dict(_looked_at(run, [run.data[i] for i in wanted], wanted))
+    words = "IoU {:.2f}" if name == "iou" else "best IoU {:.2f}"
+    title = _title(run, result)
+    rows = []
+    ensure_writable(folder)
+    for rank, (image, which, score) in enumerate(chosen, 1):
+        note = f"{which}: {words.format(score)}"
+        rows.append(_row(run, run.data[image], drawn[image], place, note))
+        stem = Path(run.data.names[image]).stem
+        save(sheet([rows[-1]], LEGEND, title=title), folder / f"{rank:02d}_{which}_{stem}.png")
+    if rows:
+        whole = sheet(rows[:MOST_ON_SHEET], LEGEND, title=title, aligned=True)
+        save(whole, folder / "sheet.png")
+    _draw_tiles(folder / "tiles", run, {i: drawn[i] for i in first}, place, best, words)
+
+
+def _looked_at(finder: "Finder", pictures: Sequence[Picture], numbers: Sequence[int]) -> Any:
+    plan = finder.plan(pictures)
+    with progress("drawing", len(pictures)) as advance:
+        for place, seen in finder.look(pictures, plan, range(len(plan.shards))):
+            yield numbers[place], seen
+            advance(1)
+
+
+def _reported_place(result: "Result") -> int:
+    """Of the block that is best on these images, among those of the record."""
+    metrics = result.metrics
+    block = (metrics["chosen"].get("val") or metrics)["block"]
+    return list(result.features["blocks"]).index(block)
+
+
+def _best_by_image(arrays: dict[str, np.ndarray], place: int) -> np.ndarray:
+    """(images,) the highest IoU with a true box, or with the mask."""
+    if "ious" not in arrays:
+        return arrays["score"][:, place]
+    rows = np.split(arrays["ious"][:, place], np.cumsum(arrays["ious_of"])[:-1])
+    return np.array([row.max() for row in rows])
+
+
+def _title(run: "Discovery", result: "Result") -> str:
+    metrics, checkpoint = result.metrics, result.checkpoint
+    name = {"corloc": "CorLoc", "iou": "IoU"}[metrics["headline"]]
+    return (
+        f"{checkpoint['name']} ({checkpoint['residual']}), {run.asked.method} on "
+        f"{run.asked.feature} of block {run.blocks[_reported_place(result)]}, "
+        f"{run.data.name} {run.data.split}: {name} {metrics[metrics['headline']]:.1f}"
+    )
+
+
+def _row(run: "Discovery", item: Item, seen: Seen, place: int, note: str) -> list[Cell]:
+    image = item.read()
+    shown = panels(image, seen, place)
+    both = outlined(truth_of(item, image, run), seen.boxes[place], FOUND)
+    facts = "degenerate" if seen.found[place].degenerate else MAPS[run.asked.method]
+    return [
+        Cell(both, item.name), Cell(shown["mask"], note), Cell(shown["map"], facts),
+    ]  # fmt: skip
+
+
+def _draw_tiles(
+    folder: Path, run: "Discovery", drawn: dict[int, Seen], place: int, best: np.ndarray, words: str
+) -> None:
+    ensure_writable(folder)
+    tiles = []
+    for number, seen in drawn.items():
+        item = run.data[number]
+        image = item.read()
+        shown = panels(image, seen, place)
+        kinds = {
+            "image": image, "truth": truth_of(item, image, run), "box": shown["box"],
+            MAPS[run.asked.method]: shown["map"],
+        }  # fmt: skip
+        files = {kind: f"{number:05d}_{kind}.png" for kind in kinds}
+        for kind, pixels in kinds.items():
+            save_tile(folder / files[kind], pixels)
+        shared = {kind: files.pop(kind) for kind in ("image", "truth")}
+        note = words.format(best[number])
+        tiles.append({"image": item.name, "shared": shared, "own": files, "note": note})
+    write_tiles(folder, tiles, [])
+
+
+# -- plain pictures
+
+
+def draw_pictures(finder: "Finder", given: Sequence[str | Path]) -> Path:
+    """One PNG a picture, a row for each block; objects.csv; the first of them on one sheet."""
+    pictures, out = find_images(given), finder.asked.out
+    ensure_writable(out)
+    files = _file_names([picture.name for picture in pictures])
+    lines: dict[int, list[list[Any]]] = {}
+    first: dict[int, list[Cell]] = {}
+    for number, seen in _looked_at(finder, pictures, range(len(pictures))):
+        rows = _rows(finder, pictures[number], seen)
+        save(sheet(rows, aligned=True), out / files[number])
+        lines[number] = _lines(finder, pictures[number], seen)
+        if number < MOST_ON_SHEET:
+            first[number] = rows[-1]
+    save(sheet([first[i] for i in sorted(first)], aligned=True), out / "sheet.png")
+    _write_objects(out / "objects.csv", [line for i in sorted(lines) for line in lines[i]])
+    return out
+
+
+def _rows(finder: "Finder", picture: Picture, seen: Seen) -> list[list[Cell]]:
+    image, rows = picture.read(), []
+    for place, block in enumerate(finder.blocks):
+        shown, found = panels(image, seen, place), seen.found[place]
+        what = "degenerate: nothing stands out" if found.degenerate else f"{found.tokens} tokens"
+        rows.append(
+            [
+                Cell(shown["box"], picture.name),
+                Cell(shown["mask"], what),
+                Cell(shown["map"], f"{MAPS[finder.asked.method]}, block {block}"),
+            ]
+        )
+    return rows
+
+
+def _lines(finder: "Finder", picture: Picture, seen: Seen) -> list[list[Any]]:
+    return [
+        [picture.name, block, *(f"{corner:g}" for corner in box), found.tokens, found.solver,
+         int(found.degenerate), int(found.tied)]
+        for block, box, found in zip(finder.blocks, seen.boxes, seen.found, strict=True)
+    ]  # fmt: skip
+
+
+def _write_objects(path: Path, lines: Sequence[Sequence[Any]]) -> None:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    corners = ["xmin", "ymin", "xmax", "ymax"]
+    table.writerow(["image", "block", *corners, "tokens", "solver", "degenerate", "tied"])
+    table.writerows(lines)
+    write_whole(path, text.getvalue().encode("utf-8", "surrogateescape"))
+
+
+def _file_names(names: Sequence[str]) -> list[str]:
+    """ "a/b.jpg" → "a_b.png"; with its ending, where that would be two pictures' name."""
+    flat = [name.replace("/", "_") for name in names]
+    times = Counter(Path(name).stem for name in flat)
+    return [f"{Path(n).stem if times[Path(n).stem] == 1 else n}.png" for n in flat]

@@ -1,0 +1,248 @@
+"""What object discovery writes down, and what it says aloud."""
+
+import csv
+import io
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skipbench.evaluations._objects import SOLVERS
+from skipbench.features.store import model_part
+from skipbench.files import write_whole
+from skipbench.images import parse_size, size_name
+from skipbench.metrics.boxes import SPLITS, cross_chosen, share_percent
+from skipbench.metrics.intervals import (
+    METHOD,
+    RESAMPLES,
+    bca_interval,
+    bootstrap,
+    leave_one_out,
+    resample_weights,
+)
+from skipbench.metrics.saliency import max_f_beta_percent
+from skipbench.records import Result
+from skipbench.results.store import plain_result
+from skipbench.runs._record import checkpoint_part, environment_part, timing_part
+from skipbench.runs._sightings import Arrays
+
+if TYPE_CHECKING:
+    from skipbench.runs.tokencut import Asked, Discovery
+
+log = logging.getLogger("skipbench")
+
+# Enters the id of every record: raise it when a change of the code moves the numbers.
+VERSION = 1
+
+HEADLINES = {"boxes": "corloc", "masks": "iou"}
+NAMES = {"boxes": "CorLoc", "masks": "IoU"}
+COUNTED = ("degenerate", "dense", "tied")
+
+
+def determines(run: "Discovery") -> dict[str, Any]:
+    """All that the number depends on."""
+    return {
+        "version": VERSION,
+        "model": model_part(run.backbone),
+        "features": [list(run.blocks), run.asked.feature],
+        "dataset": run.facts.fingerprint,
+        "protocol": protocol_part(run.asked),
+        "select": run.asked.select if len(run.blocks) > 1 else None,
+    }
+
+
+def protocol_part(asked: "Asked") -> dict[str, Any]:
+    """τ and ε are TokenCut's alone."""
+    cut = {"tau": asked.tau, "eps": asked.eps} if asked.method == "tokencut" else {}
+    return {
+        "name": "paper",
+        "method": asked.method,
+        **cut,
+        "feature": asked.feature,
+        "size": size_name(parse_size(asked.size)),
+        "score": asked.score,
+        "hard": asked.hard if asked.score == "boxes" else None,
+    }
+
+
+def changes(asked: "Asked") -> dict[str, Any]:
+    """The settings that are not the protocol's: [its own, this]."""
+    usual = protocol_part(type(asked)(method=asked.method, score=asked.score))
+    return {k: [usual[k], v] for k, v in protocol_part(asked).items() if usual[k] != v}
+
+
+def metrics(run: "Discovery", arrays: Arrays) -> dict[str, Any]:
+    """arrays: by image, of `_sightings`."""
+    name, blocks = HEADLINES[run.asked.score], run.blocks
+    rows = _by_block(arrays, blocks, name)
+    best = max(rows, key=lambda row: row[name])
+    chosen = {"val": {key: best[key] for key in (name, "interval", "block")}, "holdout": None}
+    if len(blocks) > 1 and (honest := cross_chosen(_scores(arrays))):
+        value, ends = _figure(honest.counts)
+        often = {str(b): int(n) for b, n in zip(blocks, honest.chosen, strict=True) if n}
+        chosen["holdout"] = {name: value, "interval": ends, "block": None, "blocks": often}
+    where = run.asked.select if chosen[run.asked.select] else "val"
+    figure = chosen[where] or {}
+    several = len(blocks) > 1
+    return {
+        "headline": name,
+        **{key: figure[key] for key in (name, "interval", "block")},
+        "selected_on": where if several else None,
+        "chosen": chosen if several else {},
+        "blocks": rows,
+        **{key: best[key] for key in COUNTED},
+        **_saliency(best),
+    }
+
+
+def _scores(arrays: Arrays) -> np.ndarray:
+    """(images, blocks), an image of which no pixel counts as 0."""
+    return np.nan_to_num(arrays["score"].astype(np.float64))
+
+
+def counts_of(arrays: Arrays, block: int) -> np.ndarray:
+    """(images, 2): score and one. block: its place among those asked for."""
+    score = arrays["score"][:, block].astype(np.float64)
+    known = ~np.isnan(score)
+    return np.stack([np.where(known, score, 0), known], axis=1)
+
+
+def _figure(counts: np.ndarray) -> tuple[float, list[float]]:
+    """In percent, with its 95 % interval over images. counts: (images, 2)."""
+    value = float(share_percent(counts.sum(0)))
+    drawn = bootstrap(counts, share_percent, resample_weights(len(counts), RESAMPLES, 0))
+    return value, list(bca_interval(drawn, value, leave_one_out(counts, share_percent)))
+
+
+def _by_block(arrays: Arrays, blocks: Sequence[int], name: str) -> list[dict[str, Any]]:
+    rows = []
+    for place, block in enumerate(blocks):
+        value, ends = _figure(counts_of(arrays, place))
+        row = {"block": block, name: value, "interval": ends}
+        row["degenerate"] = int(arrays["degenerate"][:, place].sum())
+        row["dense"] = int((arrays["solver"][:, place] == SOLVERS.index("dense")).sum())
+        row["tied"] = int(arrays["tied"][:, place].sum())
+        if name == "iou":
+            row |= _mask_figures(arrays, place)
+        rows.append(row)
+    return rows
+
+
+def _mask_figures(arrays: Arrays, place: int) -> dict[str, float]:
+    curve = arrays["f_beta_curve"][:, place].astype(np.float64)
+    curve = curve[~np.isnan(curve[:, 0])]
+    summed = np.stack([curve.sum(0), np.full(curve.shape[1], len(curve))], axis=-1)
+    return {
+        "f_beta": 100 * float(np.nanmean(arrays["f_beta"][:, place])),
+        "max_f_beta": float(max_f_beta_percent(summed)),
+        "accuracy": 100 * float(np.nanmean(arrays["accuracy"][:, place])),
+    }
+
+
+def _saliency(best: Mapping[str, Any]) -> dict[str, float]:
+    return {key: best[key] for key in ("f_beta", "max_f_beta", "accuracy") if key in best}
+
+
+def record(run: "Discovery", found: dict[str, Any]) -> Result:
+    protocol = protocol_part(run.asked)
+    return plain_result(
+        id=run.id,
+        evaluation="tokencut",
+        dataset=run.facts.to_json(),
+        training=None,
+        checkpoint=checkpoint_part(run.inspection, run.backbone),
+        features={
+            "layers": run.asked.layers,
+            "blocks": run.blocks,
+            "tensor": run.asked.feature,
+            "size": protocol["size"],
+            "precision": run.backbone.precision,
+        },
+        protocol={
+            **protocol,
+            "select": run.asked.select,
+            "changes": changes(run.asked),
+            "splits": SPLITS if len(run.blocks) > 1 else None,
+            "interval": f"95 %, bootstrap over images, {RESAMPLES:,} resamples, {METHOD}",
+        },
+        metrics=found,
+        environment={**environment_part(run.backbone), "call": dict(run.asked.call)},
+        timing=timing_part(run.seconds, len(run.data), run.computed),
+    )
+
+
+def kept_arrays(run: "Discovery", arrays: Arrays, found: Mapping[str, Any]) -> Arrays:
+    """By image; `counts` of the headline, as comparisons take them."""
+    kept = {name: array for name, array in arrays.items() if name != "f_beta_curve"}
+    counts = {"val": counts_of(arrays, reported(run, found))}
+    if len(run.blocks) > 1 and (honest := cross_chosen(_scores(arrays))):
+        counts["holdout"] = honest.counts
+    if found["chosen"]:
+        kept |= {f"counts_{where}": array for where, array in counts.items()}
+    return kept | {"counts": counts[found["selected_on"] or "val"]}
+
+
+def reported(run: "Discovery", found: Mapping[str, Any]) -> int:
+    """The place of the block that is best on these images, among those asked for."""
+    best = found["chosen"]["val"] if found["chosen"] else found
+    return run.blocks.index(best["block"])
+
+
+def write_table(path: Path, run: "Discovery", arrays: Arrays, found: Mapping[str, Any]) -> None:
+    """The best block, image by image, for a spreadsheet."""
+    place, of_boxes = reported(run, found), run.asked.score == "boxes"
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    answers = ["hit", "ious"] if of_boxes else ["iou", "f_beta", "accuracy"]
+    facts = ["tokens", "solver", "degenerate", "tied"]
+    table.writerow(["image", "block", "xmin", "ymin", "xmax", "ymax", *answers, *facts])
+    first = np.cumsum([0, *arrays["ious_of"]]) if of_boxes else None
+    for i, name in enumerate(run.data.names):
+        score = float(arrays["score"][i, place])
+        if first is not None:
+            ious = arrays["ious"][first[i] : first[i + 1], place]
+            answer = [int(score), " ".join(f"{iou:.4f}" for iou in ious)]
+        else:
+            others = (arrays[key][i, place] for key in ("f_beta", "accuracy"))
+            answer = [f"{value:.4f}" for value in (score, *others)]
+        box = [f"{corner:g}" for corner in arrays["boxes"][i, place]]
+        solver = SOLVERS[arrays["solver"][i, place]]
+        flags = [int(arrays[key][i, place]) for key in ("degenerate", "tied")]
+        size = int(arrays["tokens"][i, place])
+        table.writerow([name, run.blocks[place], *box, *answer, size, solver, *flags])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text.getvalue().encode("utf-8", "surrogateescape"))
+
+
+class SoFar:
+    """ "CorLoc 54.1", and of several blocks the best one."""
+
+    def __init__(self, run: "Discovery", scores: Sequence[np.ndarray]) -> None:
+        """scores: by block, of the images that were done before."""
+        self.run, self.images = run, len(scores)
+        self.total = np.nansum([np.zeros(len(run.blocks)), *scores], axis=0)
+
+    def add(self, score: np.ndarray) -> str:
+        """score: by block, of one more image."""
+        self.images += 1
+        self.total += np.nan_to_num(score)
+        best = int(self.total.argmax())
+        which = f" (block {self.run.blocks[best]})" if len(self.total) > 1 else ""
+        return f"{NAMES[self.run.asked.score]} {100 * self.total[best] / self.images:.1f}{which}"
+
+
+def say_what_matters(found: Mapping[str, Any], images: int, asked: "Asked") -> None:
+    """What a reader of the number should be told."""
+    cuts = images * len(found["blocks"])
+    degenerate, dense, _ = (sum(row[key] for row in found["blocks"]) for key in COUNTED)
+    if degenerate:
+        log.info(
+            "%d of %d cuts are degenerate: nothing stands out, the box is the whole image",
+            degenerate, cuts,
+        )  # fmt: skip
+    if dense:
+        log.info("%d of %d cuts by the dense solver", dense, cuts)
+    if asked.select == "holdout" and found["selected_on"] == "val":
+        log.warning("too few images to choose a block on some of them: chosen on all")

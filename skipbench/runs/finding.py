@@ -1,0 +1,131 @@
+"""Object discovery as one call each from Python, with the defaults of the command line."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Unpack, get_args
+
+from skipbench.datasets import Dataset
+from skipbench.errors import UsageError
+from skipbench.images import parse_size
+from skipbench.pipeline import Inspection, Reading, inspect
+from skipbench.records import TENSORS, Result
+from skipbench.runs.calls import call_of, keeping_of, reading_of
+from skipbench.runs.splits import open_objects
+from skipbench.runs.tokencut import Asked, Discovery, Finder, Method
+
+
+class TokencutOptions(Reading, total=False):
+    """As on the command line; those of `Reading` say how the checkpoint is read."""
+
+    layers: str
+    feature: str
+    method: Method
+    tau: float
+    eps: float
+    size: str | int | None
+    score: Literal["boxes", "masks"] | None
+    hard: bool
+    select: Literal["val", "holdout"]
+    split: str | None
+    data_root: str | Path | None
+    limit: int | None
+    skip_bad: int
+    precision: str
+    cache: str | None
+    in_memory: bool
+    batch_size: int | None
+    workers: int | None
+    out: str | Path
+    force: bool
+    pictures: int
+
+
+USUAL = {
+    "layers": "last", "feature": "keys", "method": "tokencut", "tau": 0.2, "eps": 1e-5,
+    "size": "native", "hard": True, "select": "val", "skip_bad": 0, "precision": "auto",
+    "residual": "auto", "expected": {},
+}  # fmt: skip
+
+
+def tokencut(ckpt: str | Path, dataset: str, **options: Unpack[TokencutOptions]) -> Result:
+    """`skipbench tokencut`: object discovery, its record written and returned.
+
+    options: those of `skipbench tokencut --help` without the dashes (layers, feature, tau, method,
+    …), and in_memory for --no-cache.
+    """
+    return open_tokencut(ckpt, dataset, **options).run()
+
+
+def open_tokencut(
+    ckpt: str | Path,
+    dataset: str,
+    *,
+    data: Dataset | None = None,
+    inspection: Inspection | None = None,
+    **options: Unpack[TokencutOptions],
+) -> Discovery:
+    """All of `tokencut` but the work itself. data: the images, if they are open already;
+    inspection: the checkpoint, if it is."""
+    data = data or open_objects(
+        dataset,
+        split=options.get("split"),
+        score=options.get("score"),
+        hard=options.get("hard", True),
+        root=options.get("data_root"),
+        limit=options.get("limit"),
+        skip_bad=options.get("skip_bad", 0),
+    )
+    asked = asked_of(
+        options, score="boxes" if data.kind == "boxes" else "masks",
+        call=call_of(ckpt, dataset, options, USUAL),
+    )  # fmt: skip
+    return Discovery(inspection or inspect(ckpt, **reading_of(options)), data, asked)
+
+
+def asked_of(options: Mapping[str, Any], **more: object) -> Asked:
+    if unknown := set(options) - set(TokencutOptions.__annotations__):
+        raise TypeError(f"tokencut has no option {sorted(unknown)[0]!r}")
+    asked = Asked(
+        layers=options.get("layers", "last"),
+        feature=options.get("feature", "keys"),
+        method=options.get("method", "tokencut"),
+        tau=float(options.get("tau", 0.2)),
+        eps=float(options.get("eps", 1e-5)),
+        size=str(options.get("size") or "native"),
+        hard=options.get("hard", True),
+        select=options.get("select", "val"),
+        precision=options.get("precision", "auto"),
+        keeping=keeping_of(options),
+        out=Path(options.get("out", "results")),
+        force=options.get("force", False),
+        pictures=options.get("pictures", 0),
+        **more,  # type: ignore[arg-type]
+    )
+    check(asked)
+    return asked
+
+
+def check(asked: Asked) -> None:
+    """What can be said before anything is opened."""
+    if asked.method not in get_args(Method):
+        raise UsageError(f"--method {asked.method!r}: give {' or '.join(get_args(Method))}")
+    if asked.feature not in TENSORS:
+        raise UsageError(f"--feature {asked.feature!r}: give {', '.join(TENSORS)}")
+    if not -1 < asked.tau < 1:
+        raise UsageError(f"--tau {asked.tau:g}: a cosine lies between -1 and 1")
+    if not 0 < asked.eps < 1:
+        raise UsageError(f"--eps {asked.eps:g}: give a number between 0 and 1, as 1e-5")
+    parse_size(asked.size)
+
+
+def find_objects(
+    ckpt: str | Path,
+    images: str | Path | Iterable[str | Path],
+    **options: Unpack[TokencutOptions],
+) -> Path:
+    """`skipbench tokencut --images`: box, mask and eigenvector drawn over pictures, into `out`."""
+    from skipbench.runs._object_pictures import draw_pictures
+
+    asked = asked_of(options)
+    given = [images] if isinstance(images, str | Path) else list(images)
+    return draw_pictures(Finder(inspect(ckpt, **reading_of(options)), asked), given)
