@@ -27,6 +27,7 @@ _HOME = {
     "check": "skipbench.results.check",
     "compare": "skipbench.results.compare",
     "extract": "skipbench.pipeline",
+    "find_objects": "skipbench.runs.finding",
     "inspect": "skipbench.pipeline",
     "load_backbone": "skipbench.pipeline",
     "open_checkpoint": "skipbench.checkpoints",
@@ -38,6 +39,7 @@ _HOME = {
     "run": "skipbench.suites",
     "table": "skipbench.results.tables",
     "tables": "skipbench.results.tables",
+    "tokencut": "skipbench.runs.finding",
     "update_baseline": "skipbench.results.baseline",
 }
 

@@ -114,12 +114,26 @@ def probe_shapes(ckpt: Path, folder: Path) -> list[Result]:
     return found + probe_all(ckpt, "shapes", layers=["1", "3"], **how)
 
 
+def cut_shapes(ckpt: Path, folder: Path) -> Result:
+    """Object discovery on the same pictures, with every block."""
+    from skipbench.runs.finding import tokencut
+
+    return tokencut(
+        ckpt, "shapes", layers="all", device="cpu", pictures=4, out=folder / "results",
+        cache=str(folder / "cache"),
+    )  # fmt: skip
+
+
+def evaluate(ckpt: Path, folder: Path) -> list[Result]:
+    return [*probe_shapes(ckpt, folder), cut_shapes(ckpt, folder)]
+
+
 def run(folder: str | Path = "demo") -> Path:
     """`skipbench demo` without its screens: the report's path."""
     from skipbench.results.report import report
 
     folder = Path(folder)
-    found = [result for ckpt in make_checkpoints(folder) for result in probe_shapes(ckpt, folder)]
+    found = [result for ckpt in make_checkpoints(folder) for result in evaluate(ckpt, folder)]
     return report(stored(found, folder), folder / "report.html", title=TITLE)
 
 

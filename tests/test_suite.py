@@ -22,9 +22,12 @@ from skipbench.pipeline import Reading
 from skipbench.results.store import find_result
 from skipbench.runs import _estimate, _state
 from skipbench.runs.calls import ProbeOptions, probe_all
+from skipbench.runs.finding import TokencutOptions
 from skipbench.suites._files import epochs_in
+from skipbench.suites._probe_kind import PROBE_KEYS
 from skipbench.suites._problems import Lines
-from skipbench.suites.kinds import PROBE_KEYS, Places
+from skipbench.suites._tokencut_kind import TOKENCUT_KEYS
+from skipbench.suites.kinds import Places
 from skipbench.suites.read import read_suite
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
@@ -237,6 +240,41 @@ def test_every_option_of_the_probe_is_a_key():
     assert set(vars(Places(Path()))) == told
     keys = set(PROBE_KEYS) - {"layers", "seeds"}
     assert keys | told | set(Reading.__annotations__) == set(ProbeOptions.__annotations__)
+    found = set(TOKENCUT_KEYS) | (told - {"cache_limit"}) | set(Reading.__annotations__)
+    assert found == set(TokencutOptions.__annotations__)
+
+
+def test_probe_and_tokencut_stand_in_one_suite(run):
+    text = f'{HEAD}{PROBE}\n[[evaluation]]\nkind = "tokencut"\ndatasets = ["shapes"]\n'
+    done = run(f'{text}limit = 3\nlayers = "all"\n', "--json")
+    assert done.exit_code == 0, done.output
+    cells = json.loads(done.stdout)
+    by_kind = {cell["evaluation"]: cell for cell in cells}
+    probe, cut = (r for r in sorted(records(), key=lambda r: r.evaluation))
+    assert by_kind["probe"]["miou"] == [probe.metrics["miou"]]
+    assert by_kind["tokencut"]["corloc"] == [cut.metrics["corloc"]]
+    assert cut.features["blocks"] == [0, 1, 2]
+    again = json.loads(run(f'{text}limit = 3\nlayers = "all"\n', "--json").stdout)
+    assert {cell["state"] for cell in again} == {"done before"}
+    plan = run(f'{text}limit = 4\nlayers = "all"\n', "--dry-run")
+    assert plan.exit_code == 0 and "tokencut" in plan.output
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("tau = 2", "evaluation.tau: 2: give a number between -1 and 1"),
+        ("eps = 0.0", "evaluation.eps: 0.0: give a number between 0 and 1"),
+        ('feature = "kees"', "Did you mean 'keys'"),
+        ('method = "lost"\ntau = 0.1', "evaluation.tau: goes with"),
+        ('size = "big"', "evaluation.size: 'big'"),
+        ('layers = "lst"', "evaluation.layers: 'lst'"),
+        ("epochs = 3", "evaluation.epochs: no such key"),
+    ],
+)
+def test_a_mistake_in_tokencut_is_named(key, words):
+    text = f'{HEAD}\n[[evaluation]]\nkind = "tokencut"\ndatasets = ["shapes"]\n{key}\n'
+    assert words in str(mistake(text))
 
 
 # -- checkpoints

@@ -41,7 +41,7 @@ def demo(
         show(pipeline.inspect(path, device="cpu"))
     shapes = steps.draw_shapes(folder / "shapes.png")
     typer.echo(f"\nthe embedded data set, drawn with its masks: {shapes}\n")
-    found = [result for path in checkpoints for result in steps.probe_shapes(path, folder)]
+    found = [result for path in checkpoints for result in steps.evaluate(path, folder)]
     records = steps.stored(found, folder)
     _show_results(records)
     _report(records, folder, open_it)
@@ -56,9 +56,10 @@ def _show_results(records: "list[Stored]") -> None:
     from skipbench.results.tables import table
 
     typer.echo()
-    show_table(table(records, layout="table2", compact=True, ci=True), wide_page())
+    for layout in ("table2", "table4"):
+        show_table(table(records, layout=layout, compact=True, ci=True), wide_page())
     for pair in compare("skip.pth", "skipless.safetensors", results=records):
-        if pair.a[0].result.features["layers"] == "multiscale":
+        if pair.a[0].result.features["layers"] in ("multiscale", "all"):
             show_comparison(pair, top=3)
     typer.echo("\n(Both models are untrained: these are the figures of two initialisations.)")
 
@@ -72,6 +73,7 @@ def _report(records: "list[Stored]", folder: "Path", open_it: bool) -> None:
     typer.echo(
         f"\nNow your own:  skipbench inspect --ckpt CHECKPOINT\n"
         f"               skipbench probe --ckpt CHECKPOINT --dataset voc\n"
+        f"               skipbench tokencut --ckpt CHECKPOINT --dataset voc --layers all\n"
         f"               skipbench table\n"
         f"               skipbench data list\n"
         f"\nLook at the report: {page}"

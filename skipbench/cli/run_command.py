@@ -112,12 +112,12 @@ def _figures(outcome: "Outcome") -> "Iterator[tuple[str, str, str, str]]":
     """(epoch, layers, headline, interval) for each set of layers, over its seeds."""
     from pathlib import Path
 
-    from skipbench.results.figures import entries
+    from skipbench.results.figures import METRICS, entries
     from skipbench.results.read import Stored
 
-    _, name = outcome.cell.kind.headline
     for entry in entries(Stored(result, Path()) for result in outcome.results):
         epoch, between = entry.facts["epoch"], ""
+        name = METRICS.get(entry.first.metric, entry.first.metric)
         if entry.spread is not None:
             spread = f"± {entry.spread:.2f} ({len(entry.figures)} seeds)"
             figure = f"{name} {entry.value:.2f} {spread}"

@@ -18,7 +18,9 @@ import torch
 
 from skipbench.backbones.vit import Backbone
 from skipbench.datasets import Dataset
+from skipbench.engine.device import is_out_of_memory
 from skipbench.engine.progress import Progress, progress
+from skipbench.errors import OutOfMemory
 from skipbench.evaluations._objects import Found
 from skipbench.evaluations.lost import lost
 from skipbench.evaluations.tokencut import tokencut
@@ -113,9 +115,25 @@ class Finder:
         tokens = torch.stack(columns, dim=1).flatten(0, 1).flatten(1, 2)
         if tokens.device.type == "mps":  # it has no float64
             tokens = tokens.cpu()
+        try:
+            return self._find(tokens, (height, width))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        try:  # what goes together takes more room than one by one
+            return [one for some in tokens for one in self._find(some[None], (height, width))]
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemory(
+                f"out of memory on {tokens.device} with the graph of {height * width:,} tokens.\n"
+                "Use a smaller --size, or another --device; what was done is kept."
+            ) from None
+
+    def _find(self, tokens: torch.Tensor, grid_hw: tuple[int, int]) -> list[Found]:
         if self.asked.method == "lost":
-            return lost(tokens, (height, width))
-        return tokencut(tokens, (height, width), self.asked.tau, self.asked.eps)
+            return lost(tokens, grid_hw)
+        return tokencut(tokens, grid_hw, self.asked.tau, self.asked.eps)
 
 
 class Discovery(Finder):

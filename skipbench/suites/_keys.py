@@ -47,6 +47,29 @@ def text_or_number(value: Any) -> Any:
     return value
 
 
+def between(least: float, most: float) -> Check:
+    """Neither of them included."""
+
+    def check(value: Any) -> float:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not least < value < most
+        ):
+            raise UsageError(f"{value!r}: give a number between {least:g} and {most:g}")
+        return float(value)
+
+    return check
+
+
+def layers(value: Any) -> str:
+    from skipbench.features.layers import check_layers
+
+    name = text(str(value) if isinstance(value, int) else value)
+    check_layers(name)
+    return name
+
+
 def several(check: Check) -> Check:
     """One value, or a list of them; each once."""
 

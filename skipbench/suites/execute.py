@@ -35,23 +35,23 @@ class Outcome:
     error: Exception | None = None
 
     def to_json(self) -> dict[str, Any]:
-        headline, _ = self.cell.kind.headline
         content: dict[str, Any] = {
             **self.cell.facts(),
             "state": self.state,
             "records": [result.id for result in self.results],
-            headline: [result.metrics[headline] for result in self.results],
             "figures": [
                 {
                     "record": result.id,
                     "layers": result.features.get("layers"),
                     "seed": result.protocol.get("seed"),
-                    headline: result.metrics[headline],
+                    headline_of(result): result.metrics[headline_of(result)],
                     "interval": result.metrics.get("interval"),
                 }
                 for result in self.results
             ],
         }
+        for result in self.results:  # all of one cell have the same
+            content.setdefault(headline_of(result), []).append(result.metrics[headline_of(result)])
         if self.error:
             content["error"] = {
                 "type": type(self.error).__name__,
@@ -59,6 +59,10 @@ class Outcome:
                 "exit_code": exit_code_of(self.error),
             }
         return content
+
+
+def headline_of(result: Result) -> str:
+    return str(result.metrics["headline"])
 
 
 class _MayHaveFailed(Protocol):
