@@ -6,6 +6,7 @@ from importlib.resources import files
 
 import numpy as np
 
+from skipbench.metrics.boxes import cross_chosen, share_percent
 from skipbench.metrics.segmentation import miou_percent, scores
 from skipbench.results.store import plain_result, result_id, write_result
 
@@ -51,13 +52,17 @@ def make_result(
     training=None,
     checkpoint=None,
     metrics=None,
+    features=None,
     call=None,
 ):
     """A record with what tables, gates and pages read; anything can be given."""
     blocks = blocks or ([depth - 1] if layers == "last" else [2, 5, 8, depth - 1])
     identity = [name, sha256, residual, depth, epoch, optimizer, blocks, seed, protocol, dataset]
+    determines = {"all": identity, "data": data, "chosen": selected_on}
+    determines |= {"features": features} if features else {}
+    method = {"method": evaluation} if evaluation == "tokencut" else {}
     return plain_result(
-        id=result_id(evaluation, dataset, {"all": identity, "data": data, "chosen": selected_on}),
+        id=result_id(evaluation, dataset, determines),
         evaluation=evaluation,
         metrics={
             "headline": metric,
@@ -87,8 +92,9 @@ def make_result(
             "precision": "fp32",
             "store_dtype": "fp16",
             "degenerate": {},
+            **(features or {}),
         },
-        protocol={"name": "paper", "epochs": 30, "seed": seed, **(protocol or {})},
+        protocol={"name": "paper", "epochs": 30, "seed": seed, **method, **(protocol or {})},
         dataset=data_part(dataset) if data is None else data,
         training=training,
         timing={"finished": "2026-01-02T03:04:05+00:00", "images": 8},
@@ -124,6 +130,126 @@ def with_counts(folder, counts, **facts):
     )
     write_result(folder, result, {"counts": counts})
     return result
+
+
+# -- TokenCut
+
+NOTES = {"degenerate": 0, "dense": 0, "tied": 3}  # images of which there is something to say
+
+
+def scores_by_block(rng, images=40, depth=12, best=9, quality=0.6):
+    """(images, blocks) of 0 and 1: better and better up to a block, then worse; what is hard about
+    an image is so for every block."""
+    chance = quality * (1 - 0.07 * np.abs(np.arange(depth) - best))
+    return (0.5 * rng.random((images, 1)) + 0.5 * rng.random((images, depth)) < chance) * 1.0
+
+
+def tokencut_result(
+    scores,
+    *,
+    layers="all",
+    blocks=None,
+    method="tokencut",
+    tensor="keys",
+    score="boxes",
+    select="val",
+    protocol=None,
+    data=None,
+    **facts,
+):
+    """(record, arrays) as `skipbench tokencut` makes them. scores: (images, blocks), from 0 to 1,
+    of the blocks that were evaluated."""
+    images, number = scores.shape
+    blocks = list(range(number)) if blocks is None else blocks
+    metric = {"boxes": "corloc", "masks": "iou"}[score]
+    chosen, arrays = _choices(scores, blocks, metric)
+    figure, several = chosen[select], number > 1
+    result = make_result(
+        evaluation="tokencut",
+        metric=metric,
+        value=figure[metric],
+        interval=figure["interval"],
+        layers=layers,
+        blocks=blocks,
+        depth=facts.pop("depth", number),
+        seed=None,
+        selected_on=select if several else None,
+        protocol={
+            "method": method, **({"tau": 0.2, "eps": 1e-5} if method == "tokencut" else {}),
+            "feature": tensor, "size": "native", "score": score,
+            "hard": True if score == "boxes" else None, "select": select, "changes": {},
+            "splits": 20 if several else None, **(protocol or {}),
+        },
+        features={"tensor": tensor, "size": "native"},
+        data=data or data_part(facts.get("dataset", "voc"), "trainval", images, classes=0),
+        metrics={
+            "block": figure.get("block"),
+            "chosen": chosen if several else {},
+            "blocks": _by_block(scores, blocks, metric),
+            **NOTES,
+            **({"f_beta": 65.0, "max_f_beta": 70.0, "accuracy": 90.0} if metric == "iou" else {}),
+        },
+        **facts,
+    )  # fmt: skip
+    del result.features["store_dtype"], result.features["degenerate"]
+    del result.protocol["epochs"], result.protocol["seed"], result.metrics["per_class"]
+    kept = {f"counts_{where}": counts for where, counts in arrays.items() if several}
+    return result, {"counts": arrays[select], **kept}
+
+
+def _choices(scores, blocks, metric):
+    """Figures of the best block of all images, and of the best on the other half; their counts."""
+    best, crossed = int(scores.mean(0).argmax()), cross_chosen(scores, splits=20)
+    often = {str(b): int(n) for b, n in zip(blocks, crossed.chosen, strict=True) if n}
+    arrays = {
+        "val": np.stack([scores[:, best], np.ones(len(scores))], axis=1),
+        "holdout": crossed.counts,
+    }
+    values = {where: float(share_percent(counts.sum(0))) for where, counts in arrays.items()}
+    chosen = {w: {metric: value, "interval": _around(value)} for w, value in values.items()}
+    chosen["val"]["block"] = blocks[best]
+    chosen["holdout"] |= {"block": None, "blocks": often}
+    return chosen, arrays
+
+
+def _by_block(scores, blocks, metric):
+    values = [100 * float(mean) for mean in scores.mean(0)]
+    return [
+        {"block": block, metric: value, "interval": _around(value), **NOTES}
+        for block, value in zip(blocks, values, strict=True)
+    ]
+
+
+def _around(value):
+    return [max(value - 4, 0.0), min(value + 4, 100.0)]
+
+
+def put_tokencut(folder, scores, **facts):
+    """On disk, with its arrays."""
+    result, arrays = tokencut_result(scores, **facts)
+    write_result(folder, result, arrays)
+    return result
+
+
+def scores_with_best(percent, depth=12, best=9, images=1000):
+    """(images, blocks) of 0 and 1 whose best block has just this figure."""
+    below = [percent - 1.5 * abs(block - best) for block in range(depth)]
+    right = np.arange(images)[:, None] < np.round(np.array(below) * images / 100)
+    return right * 1.0
+
+
+def paper_records_of_all_blocks(layout):
+    """The figures of Table 4 or Figure 3, each as the best of a record of all blocks."""
+    made = []
+    for one in paper_records(layout):
+        facts = {n: one.checkpoint[n] for n in ("name", "residual", "depth", "epoch", "optimizer")}
+        best = facts["depth"] - (3 if facts["residual"] == "skip" else 2)
+        scores = scores_with_best(one.metrics["corloc"], facts["depth"], best)
+        made.append(tokencut_result(scores, dataset=one.dataset["name"], **facts)[0])
+    return made
+
+
+# -- the paper's
 
 
 def paper_records(layout):

@@ -7,7 +7,16 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from made import counts_of, data_part, make_result, with_counts
+from made import (
+    counts_of,
+    data_part,
+    make_result,
+    put_tokencut,
+    scores_by_block,
+    scores_with_best,
+    tokencut_result,
+    with_counts,
+)
 
 import skipbench as sb
 from skipbench.errors import DataError, UsageError
@@ -251,6 +260,70 @@ def test_one_image_or_no_counts_cannot_be_paired(tmp_path, cli):
 def test_only_one_rule(gate):
     done = gate(50.0, "--tolerance", "1", "--paired")
     assert done.exit_code == 2 and "one of" in done.stderr
+
+
+# -- TokenCut
+
+
+@pytest.mark.parametrize("score", ["boxes", "masks"])
+@pytest.mark.parametrize("select", ["val", "holdout"])
+def test_gates_of_means_over_images(tmp_path, cli, score, select):
+    rng = np.random.default_rng(0)
+    before = scores_by_block(rng, 100) * (rng.random((100, 1)) if score == "masks" else 1)
+    made = {"base": before, "worse": 0.5 * before, "better": np.sqrt((before + 0.2) / 1.2)}
+    for name, scores in made.items():
+        put_tokencut(tmp_path / name, scores, score=score, select=select)
+    path = tmp_path / "b.json"
+    done = cli("check", tmp_path / "base", "--baseline", path, "--update", "--paired")
+    assert done.exit_code == 0, done.output
+    for name, state in (("base", "met"), ("worse", "worse"), ("better", "better")):
+        for rule in ({"paired": True}, {"tolerance": 1.0}):
+            (verdict,) = check(tmp_path / name, path, **rule)
+            assert (verdict.state, verdict.metric) == (
+                state, {"boxes": "corloc", "masks": "iou"}[score]
+            )  # fmt: skip
+    assert check(tmp_path / "base", path, paired=True)[0].interval == (0.0, 0.0)
+
+
+def test_every_way_of_tokencut_has_a_name_of_its_own(tmp_path, cli):
+    scores, path = scores_with_best(50.0, images=40), tmp_path / "b.json"
+    for facts in ({}, {"method": "lost"}, {"tensor": "tokens"}, {"score": "masks"}):
+        put_tokencut(tmp_path / "r", scores, **facts)
+    done = cli("check", tmp_path / "r", "--baseline", path, "--update")
+    assert done.exit_code == 0, done.output
+    usual = "model.pth, tokencut, voc trainval, all, paper"
+    assert sorted(read_baseline(path).figures) == [
+        usual, f"{usual}, lost", f"{usual}, masks", f"{usual}, tokens"
+    ]  # fmt: skip
+    assert [v.state for v in check(tmp_path / "r", path)] == ["met"] * 4
+    assert [v.state for v in check(tmp_path / "r", path, where=["method=lost"])] == ["met"]
+
+
+def test_other_settings_of_tokencut_are_refused(tmp_path, cli):
+    scores, path = scores_with_best(50.0, images=40), tmp_path / "b.json"
+    put_tokencut(tmp_path / "base", scores)
+    cli("check", tmp_path / "base", "--baseline", path, "--update")
+    for facts, words in (
+        ({"protocol": {"tau": 0.3}}, "tau: 0.2 in the baseline, 0.3 now"),
+        ({"select": "holdout"}, "chosen on: val in the baseline, holdout now"),
+    ):
+        other = put(tmp_path / words[:3], tokencut_result(scores, **facts)[0])
+        with pytest.raises(UsageError, match=words):
+            check(other, path)
+    put_tokencut(tmp_path / "base", scores, protocol={"tau": 0.3})
+    done = cli("check", tmp_path / "base", "--baseline", tmp_path / "c.json", "--update")
+    assert done.exit_code == 2 and "differ in tau" in done.stderr
+
+
+def test_a_baseline_that_is_older_than_the_method(gate, tmp_path):
+    content = json.loads(gate.path.read_text())
+    assert content["figures"][0]["figure"] == "model.pth, probe, voc val, single, paper"
+    del content["figures"][0]["facts"]["method"]
+    gate.path.write_text(json.dumps(content))
+    folder = put(tmp_path / "r", make_result())
+    assert [v.state for v in check(folder, gate.path)] == ["met"]
+    with pytest.raises(UsageError, match="nothing to check"):
+        check(folder, gate.path, where=["method=lost"])
 
 
 # -- the file

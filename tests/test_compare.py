@@ -4,7 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from made import counts_of, data_part, make_result, with_counts
+from made import (
+    counts_of,
+    data_part,
+    make_result,
+    put_tokencut,
+    scores_by_block,
+    with_counts,
+)
 from scipy import stats
 
 import skipbench
@@ -264,6 +271,105 @@ def test_the_honest_choice_of_the_rate(tmp_path, cli):
     assert skipbench.table(tmp_path, select="val").footnotes
     assert cli("table", tmp_path, "--select", "holdout").exit_code == 0
     assert cli("table", tmp_path, "--select", "test").exit_code == 2
+
+
+# -- means over images: CorLoc, and IoU by image
+
+
+def two_of_tokencut(folder, images=80, score="boxes", **facts):
+    """(images, blocks) of either model, on disk as records of all blocks."""
+    rng = np.random.default_rng(3)
+    a = scores_by_block(rng, images, quality=0.4)
+    b = scores_by_block(rng, images, quality=0.8)
+    if score == "masks":
+        a, b = (found * rng.random(found.shape) for found in (a, b))
+    put_tokencut(folder, a, name="a", score=score, **facts)
+    put_tokencut(folder, b, name="b", residual="skipless", score=score, **facts)
+    return a, b
+
+
+@pytest.mark.parametrize(("score", "metric"), [("boxes", "corloc"), ("masks", "iou")])
+def test_scores_by_image(tmp_path, score, metric):
+    a, b = two_of_tokencut(tmp_path, score=score)
+    (found,) = compare("a", "b", results=tmp_path)
+    best_a, best_b = (scores[:, scores.mean(0).argmax()] for scores in (a, b))
+    assert found.metric == metric and found.images == 80 and found.classes == ()
+    assert found.a_value == pytest.approx(100 * best_a.mean())
+    assert found.b_value == pytest.approx(100 * best_b.mean())
+    assert found.differs == {} and found.p_value < 0.01
+    theirs = stats.bootstrap(
+        (best_b - best_a,), np.mean, n_resamples=5000, method="percentile", rng=1
+    ).confidence_interval
+    assert found.interval == pytest.approx([100 * end for end in theirs], abs=2.5)
+    for move in found.moved:  # each image by its own score, and by what hangs on it
+        i = int(move.name.removeprefix("trainval_"))
+        assert (move.a, move.b) == pytest.approx((100 * best_a[i], 100 * best_b[i]))
+        rest = np.arange(80) != i
+        without = 100 * (best_b[rest].mean() - best_a[rest].mean())
+        assert move.effect == pytest.approx(found.difference - without, abs=1e-9)
+
+
+def test_the_honest_choice_of_the_block(tmp_path, cli):
+    """Its counts are how often an image was scored, and found: no ones and zeros."""
+    two_of_tokencut(tmp_path)
+    (oracle,) = compare("a", "b", results=tmp_path)
+    (honest,) = compare("a", "b", results=tmp_path, select="holdout")
+    for value, side in ((honest.a_value, honest.a), (honest.b_value, honest.b)):
+        metrics = side[0].result.metrics
+        assert value == pytest.approx(metrics["chosen"]["holdout"]["corloc"])
+        assert metrics["block"] is None and len(metrics["blocks"]) == 12
+    assert honest.a_value <= oracle.a_value and honest.interval != oracle.interval
+    assert honest.differs == {}
+    done = cli("compare", tmp_path, "a", "b", "--select", "holdout")
+    assert done.exit_code == 0 and "B is better, by more than other images" in done.stdout
+    assert f"CorLoc {honest.a_value:.2f}" in done.stdout
+    assert "One training each" not in done.stdout  # nothing is trained
+
+
+def test_a_record_made_with_the_honest_choice(tmp_path):
+    a, _ = two_of_tokencut(tmp_path, select="holdout")
+    (found,) = compare("a", "b", results=tmp_path)
+    (same,) = compare("a", "b", results=tmp_path, select="holdout")
+    (oracle,) = compare("a", "b", results=tmp_path, select="val")
+    assert found.difference == same.difference
+    assert oracle.a_value == pytest.approx(100 * a.mean(0).max())
+
+
+def test_two_methods_of_one_model(tmp_path, cli):
+    rng = np.random.default_rng(0)
+    for method in ("tokencut", "lost"):
+        put_tokencut(tmp_path, scores_by_block(rng), method=method)
+    one, other = read_results(tmp_path)
+    (found,) = compare(one.result.id, other.result.id, results=tmp_path)
+    assert set(found.differs) == {"method", "tau", "eps"}  # LOST has neither of the two
+    done = cli("compare", tmp_path, one.result.id, other.result.id)
+    assert "not made alike: method" in done.stdout
+
+
+def test_of_two_models_by_two_methods_each_method_is_compared(tmp_path):
+    two_of_tokencut(tmp_path)
+    two_of_tokencut(tmp_path, method="lost")
+    two_of_tokencut(tmp_path, tensor="tokens")
+    found = compare("a", "b", results=tmp_path)
+    assert len(found) == 3 and not any(pair.differs for pair in found)
+
+
+def test_a_corloc_and_an_iou_are_not_compared(tmp_path):
+    scores = scores_by_block(np.random.default_rng(0))
+    put_tokencut(tmp_path, scores)
+    put_tokencut(tmp_path, scores, score="masks", name="b")
+    one, other = read_results(tmp_path)
+    with pytest.raises(UsageError, match="differ in measure"):
+        paired(one, other)
+
+
+def test_images_that_only_one_was_scored_on_are_said(tmp_path):
+    two_of_tokencut(tmp_path)
+    (one, other) = sorted(read_results(tmp_path), key=lambda s: s.result.checkpoint["name"])
+    counts = other.counts()
+    counts[:5] = 0
+    write_result(tmp_path, other.result, {"counts": counts})
+    assert paired(one, other).differs == {"images scored": [(80,), (75,)]}
 
 
 def test_nothing_is_compared_with_itself(tmp_path, cli, monkeypatch):

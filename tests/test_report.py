@@ -9,7 +9,17 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from made import counts_of, make_result, paper_records, with_counts
+from made import (
+    counts_of,
+    data_part,
+    make_result,
+    paper_records,
+    put_tokencut,
+    scores_by_block,
+    scores_with_best,
+    tokencut_result,
+    with_counts,
+)
 from pages import HOSTILE, SCRIPT, Elements, hostile_records, tile, with_tiles
 from PIL import Image
 
@@ -251,6 +261,114 @@ def test_a_single_epoch_is_no_curve(tmp_path):
     )
 
 
+# -- TokenCut
+
+
+@pytest.fixture
+def discovery(tmp_path):
+    """skip and skipless by all blocks, on disk; block 9 is the best of both."""
+    folder, rng = tmp_path / "results", np.random.default_rng(0)
+    for residual, quality in (("skip", 0.4), ("skipless", 0.9)):
+        scores = scores_by_block(rng, 80, quality=quality)
+        put_tokencut(folder, scores, residual=residual, name=f"{residual}.pth")
+    return folder
+
+
+def charts_of(path):
+    return re.findall(r'<svg class="chart".*?</svg>', path.read_text("utf-8"), re.S)
+
+
+def test_all_blocks_of_a_record_are_a_curve_with_a_ring_around_the_chosen_one(tmp_path, discovery):
+    (svg,) = charts_of(report(discovery, tmp_path / "r.html"))
+    assert svg.count('class="point"') == 24 and svg.count('class="band"') == 2
+    records = [json.loads(path.read_text()) for path in discovery.glob("*.json")]
+    for record in records:
+        variant, metrics = record["checkpoint"]["residual"], record["metrics"]
+        for row in metrics["blocks"]:
+            low, high = row["interval"]
+            words = f"{variant}, block {row['block']}: {row['corloc']:.1f} [{low:.1f}, {high:.1f}]"
+            found = re.search(rf"<title>{re.escape(words)}</title>(.*?)</g>", svg)
+            assert ('class="ring"' in found.group(1)) == (row["block"] == metrics["block"])
+
+
+def test_single_blocks_join_the_curve_of_their_model(tmp_path):
+    """What a record of all blocks has as well is one point, not two."""
+    some = scores_with_best(50.0, 3, 1, 200)
+    records = [tokencut_result(some, layers="2,3,4", blocks=[2, 3, 4], depth=12)[0]]
+    for block, value in ((3, 50.0), (11, 30.0)):
+        scores = scores_with_best(value, 1, 0, 200)
+        records.append(tokencut_result(scores, layers=str(block), blocks=[block], depth=12)[0])
+    (svg,) = charts_of(report(records, tmp_path / "r.html"))
+    assert svg.count('class="point"') == 4 and svg.count('class="ring"') == 1
+    assert "skip from 48.5 at 2 to 30.0 at 11" in svg
+
+
+def test_a_block_chosen_on_halves_has_its_curve_and_no_ring(tmp_path):
+    record = tokencut_result(scores_with_best(50.0), select="holdout")[0]
+    (svg,) = charts_of(report([record], tmp_path / "r.html"))
+    assert svg.count('class="point"') == 12 and "ring" not in svg
+
+
+def test_methods_and_measures_have_charts_of_their_own(tmp_path):
+    scores = scores_with_best(50.0, images=40)
+    ways = ({}, {"method": "lost"}, {"score": "masks"}, {"tensor": "tokens"})
+    page = made(tmp_path, [tokencut_result(scores, **way)[0] for way in ways])
+    said = [a["aria-label"].partition(" from ")[0] for a in page.of("svg", "chart")]
+    assert sorted(said) == [
+        "CorLoc over blocks, VOC2012, tensor keys; skip",
+        "CorLoc over blocks, VOC2012, tensor tokens; skip",
+        "CorLoc over blocks, VOC2012; skip",
+        "IoU over blocks, VOC2012; skip",
+    ]
+    words = text_of(page)
+    assert "3 of TokenCut" in words and "1 of LOST" in words
+    assert "LOST, CorLoc over blocks" in words and "LOST, CorLoc, trainval" in words
+
+
+def test_summary_names_the_block_and_that_it_was_chosen(tmp_path, discovery):
+    words = text_of(made(tmp_path, discovery))
+    assert "VOC2012, all blocks TokenCut, CorLoc, trainval" in words
+    assert len(re.findall(r"pth, block \d+ of 12", words)) == 2
+    assert re.search(r"paired over 80 images\. The best were chosen first, for which p", words)
+    assert "chosen on the evaluated images, as the paper does" in words  # Table 4
+    assert "learning rate chosen" not in words
+
+
+def test_an_honest_choice_needs_no_allowance(tmp_path):
+    rng = np.random.default_rng(0)
+    for residual in ("skip", "skipless"):
+        scores = scores_by_block(rng, 80)
+        put_tokencut(tmp_path / "r", scores, residual=residual, name=residual, select="holdout")
+    words = text_of(made(tmp_path, tmp_path / "r"))
+    assert "paired over 80 images." in words and "no allowance" not in words
+    assert "of 12" not in words
+
+
+def test_provenance_of_tokencut_has_the_other_choice_and_no_list_of_blocks(tmp_path):
+    record = tokencut_result(scores_with_best(61.2), call={"ckpt": "a.pth", "layers": "all"})[0]
+    words = text_of(made(tmp_path, [record]))
+    honest = record.metrics["chosen"]["holdout"]["corloc"]
+    assert f"chosen on holdout: corloc {honest:g}" in words and "chosen on val" not in words
+    assert "block 9 degenerate 0" in words and "blocks 12" not in words
+    assert "skipbench tokencut --ckpt a.pth --layers all" in words
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"blocks": 3},
+        {"blocks": [3, {"block": "x", "corloc": 1.0}, {"block": 1}, {"block": 2, "corloc": None}]},
+        {"blocks": {"9": 3}, "chosen": [1]},
+        {"block": {"a": [1]}, "chosen": "val"},
+        {"blocks": [{"block": b, "corloc": 1.0, "interval": "odd"} for b in (1, 2)]},
+    ],
+)
+def test_odd_blocks_are_no_harm(tmp_path, odd):
+    record = tokencut_result(scores_with_best(50.0))[0]
+    record.metrics.update(odd)
+    assert "50.0" in text_of(made(tmp_path, [record]))
+
+
 # -- pictures
 
 
@@ -351,6 +469,102 @@ def test_missing_pictures_are_nothing_to_speak_of(tmp_path, pair):
     (folder / skipless.id / "tiles" / "one.png").unlink()
     page = made(tmp_path, folder)
     assert "Left out" not in text_of(page) and len(sources(page)) == 5
+
+
+def put_tiles(folder, result, images, own, colour, note=""):
+    """As an evaluation writes them; the truth has a colour of its own."""
+    tiles, index = folder / result.id / "tiles", []
+    for name in images:
+        shared = {"image": f"{name}.png", "truth": f"{name}_truth.png"}
+        tile(tiles, shared["image"])
+        tile(tiles, shared["truth"], colour)
+        mine = {kind: f"{name}_{kind}.png" for kind in own}
+        for file in mine.values():
+            tile(tiles, file, (9, 9, 9))
+        index.append({"image": name, "shared": shared, "own": mine, "note": note})
+    (tiles / "index.json").write_text(json.dumps({"tiles": index, "legend": []}))
+
+
+def alts(page):
+    return [a["alt"] for a in page.of("img") if "src" in a]
+
+
+def test_pictures_of_tokencut(tmp_path):
+    result = put_tokencut(tmp_path, scores_with_best(50.0))
+    own = ("box", "eigenvector", "mask")
+    put_tiles(tmp_path, result, ["one"], own, (0, 255, 0), note="block 9, IoU 71.0")
+    page = made(tmp_path, tmp_path)
+    of = "all blocks, skip, model.pth"
+    assert alts(page) == [
+        "one: image", "one: ground truth", f"one: TokenCut, box found, {of}",
+        f"one: TokenCut, eigenvector, {of}", f"one: TokenCut, mask found, {of}",
+    ]  # fmt: skip
+    assert text_of(page).count("block 9, IoU 71.0") == 3
+
+
+def test_pictures_of_one_model_made_in_two_ways_are_told_apart(tmp_path):
+    scores = scores_with_best(50.0, images=8)
+    for facts in ({"tensor": "keys"}, {"tensor": "tokens", "select": "holdout"}):
+        result = put_tokencut(tmp_path, scores, data=data_part(), **facts)
+        put_tiles(tmp_path, result, ["one"], ["box"], (0, 255, 0))
+    assert sorted(alts(made(tmp_path, tmp_path)))[:2] == [
+        f"one: TokenCut, box found, all blocks, tensor {tensor}, skip, model.pth"
+        for tensor in ("keys", "tokens")
+    ]
+
+
+def of_probe_and_tokencut(folder, data, probed, discovered, truths):
+    probe = make_result(data=data)
+    write_result(folder, probe, {})
+    found = put_tokencut(folder, scores_with_best(50.0, images=8), data=data, score="masks")
+    put_tiles(folder, probe, probed, ["prediction"], truths[0])
+    put_tiles(folder, found, discovered, ["mask"], truths[1])
+
+
+def test_pictures_of_two_evaluations_on_other_images_are_not_mixed_up(tmp_path):
+    red, green = (255, 0, 0), (0, 255, 0)
+    of_probe_and_tokencut(tmp_path, data_part(), ["one", "two"], ["two", "three"], (red, green))
+    page = made(tmp_path, tmp_path)
+    assert alts(page) == [
+        "one: image", "one: ground truth", "one: linear probe, prediction, single, skip, model.pth",
+        "two: image", "two: ground truth (linear probe)", "two: ground truth (TokenCut)",
+        "two: linear probe, prediction, single, skip, model.pth",
+        "two: TokenCut, mask found, all blocks, skip, model.pth",
+        "three: image", "three: ground truth",
+        "three: TokenCut, mask found, all blocks, skip, model.pth",
+    ]  # fmt: skip
+    shown = dict(zip(alts(page), sources(page), strict=True))
+    assert shown["one: ground truth"] == shown["two: ground truth (linear probe)"]
+    assert shown["three: ground truth"] == shown["two: ground truth (TokenCut)"]
+    assert shown["one: ground truth"] != shown["three: ground truth"]
+
+
+def test_one_truth_of_two_evaluations_is_shown_once(tmp_path):
+    red = (255, 0, 0)
+    of_probe_and_tokencut(tmp_path, data_part(), ["one"], ["one"], (red, red))
+    assert [alt for alt in alts(made(tmp_path, tmp_path)) if "truth" in alt] == [
+        "one: ground truth"
+    ]
+
+
+def test_many_images_of_one_evaluation_do_not_push_out_the_others(tmp_path):
+    probed, discovered = ([f"{kind}{i}" for i in range(12)] for kind in "pt")
+    of_probe_and_tokencut(tmp_path, data_part(), probed, discovered, ((1, 2, 3), (3, 2, 1)))
+    rows = [a.partition(":")[0] for a in alts(made(tmp_path, tmp_path)) if a.endswith(": image")]
+    assert sorted(rows) == [f"{kind}{i}" for kind in "pt" for i in range(6)]
+
+
+def test_two_lists_of_images_of_one_split_have_a_heading_each(tmp_path):
+    for images in (8, 5):
+        scores = scores_with_best(50.0, images=images)
+        data = data_part(images=images, official=8, partial=images < 8)
+        result = put_tokencut(tmp_path, scores, data=data)
+        put_tiles(tmp_path, result, ["one"], ["box"], (1, 2, 3))
+    page = made(tmp_path, tmp_path)
+    assert [text for tag, text in page.texts if tag == "h3" and "images)" in text] == [
+        "VOC2012, val (TokenCut, 5 images)", "VOC2012, val (TokenCut, 8 images)"
+    ]  # fmt: skip
+    assert alts(page).count("one: image") == 2
 
 
 def test_of_many_records_the_best_are_shown(tmp_path):

@@ -5,7 +5,7 @@ import re
 import browser
 import numpy as np
 import pytest
-from made import counts_of, make_result, with_counts
+from made import counts_of, make_result, put_tokencut, scores_by_block, with_counts
 from pages import SCRIPT, hostile_records, with_tiles
 
 from skipbench.results.report import report
@@ -43,7 +43,12 @@ def rich_page(tmp_path_factory):
                 metrics={"rates": rates, "rate": 1e-2},
             )  # fmt: skip
             write_result(results, extra, {})
-    write_result(results, make_result(evaluation="tokencut", metric="corloc", value=61.0), {})
+        found = put_tokencut(
+            results, scores_by_block(rng), residual=residual, name=f"{residual}300.pth",
+            dataset="coco20k",
+        )  # fmt: skip
+        with_tiles(results, found, own="box", images=("three",))
+    put_tokencut(results, scores_by_block(rng)[:, :1], layers="11", blocks=[11], depth=12)
     (results / "broken.json").write_text("{")
     return report(results, folder / "rich.html")
 
@@ -81,8 +86,10 @@ def test_tables_sort(chromium, rich_page):
         first, down = tab.run(column % (miou, miou))
         second, up = tab.run(column % (miou, miou))
         assert (first, second) == ("descending", "ascending")
-        assert down[-1] == up[-1] == "–"
-        assert up[:-1] == down[-2::-1] and sorted(up[:-1], key=float) == up[:-1]
+        there = len(up) - up.count("–")  # rows of another measure have none, and stand last
+        assert 0 < there < len(up) and set(up[there:]) == set(down[there:]) == {"–"}
+        up, down = up[:there], down[:there]
+        assert up == down[::-1] and sorted(up, key=float) == up
         _, words = tab.run(column % (optimizer, optimizer))
         assert words[-1] == "unknown" and words[0] == "AdamW"
         assert (
@@ -132,13 +139,37 @@ def test_provenance_opens_by_click_and_by_keyboard(chromium, rich_page):
 
 def test_pictures_enlarge_and_step(chromium, rich_page):
     with chromium.open(rich_page) as tab:
-        tab.run("document.querySelectorAll('.enlarge')[1].click()")
+        tab.run("document.querySelector('.enlarge img[alt=\"one: ground truth\"]').click()")
         assert tab.run("document.getElementById('picture').open")
         caption = "document.querySelector('#picture figcaption').textContent"
         assert tab.run(caption) == "one: ground truth"
         tab.press("ArrowRight", 39)
         assert "prediction" in tab.run(caption)
         assert tab.run("document.querySelector('#picture img').naturalWidth") > 0
+
+
+def test_the_curve_over_blocks_has_its_points_where_they_can_be_met(chromium, rich_page):
+    rings = """(() => {
+      const charts = [...document.querySelectorAll('.chart')].filter(
+        (chart) => chart.getAttribute('aria-label').startsWith('CorLoc over blocks'));
+      const far = (ring) => {
+        const [a, b] = [ring, ring.closest('.point').querySelector('path')].map(
+          (e) => e.getBoundingClientRect());
+        return Math.hypot(a.x + a.width / 2 - b.x - b.width / 2,
+                          a.y + a.height / 2 - b.y - b.height / 2);
+      };
+      return charts.map((chart) => [
+        chart.querySelectorAll('.point').length,
+        [...chart.querySelectorAll('.ring')].map(far),
+        [...chart.querySelectorAll('.point title')].map((title) => title.textContent),
+      ]);
+    })()"""
+    with chromium.open(rich_page) as tab:
+        ((points, far, titles),) = tab.run(rings)
+        assert points == 24 and len(far) == 2 and max(far) < 1
+        assert titles[0].startswith("skip, block 0: ") and titles[-1].startswith(
+            "skipless, block 11"
+        )
 
 
 def test_a_hostile_name_does_nothing(chromium, tmp_path):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import make_result, paper_records
+from made import make_result, paper_records, put_tokencut, scores_with_best, tokencut_result
 
 from skipbench.errors import DataError, UsageError
 from skipbench.records import RESULT_SCHEMA, Result
-from skipbench.results.read import pick, read_results
+from skipbench.results.read import pick, read_results, selected_on
 from skipbench.results.store import (
     find_result,
     plain_result,
@@ -151,6 +151,7 @@ def test_strict_makes_them_an_error(tmp_path, cli, command, monkeypatch):
         ("features", {"blocks": ["x"]}),
         ("protocol", None),
         ("protocol", {"changes": {"epochs": 3}}),
+        ("protocol", {"method": ["tokencut"]}),
         ("training", []),
         ("id", 5),
         ("id", "../../x"),
@@ -228,3 +229,49 @@ def test_list_and_show(tmp_path, cli):
     done = cli("results", "show", tmp_path / f"{record.id}.json", "--json")
     assert Result(**json.loads(done.stdout)) == record
     assert cli("results", "show", "nothing", "--results", tmp_path).exit_code == 2
+
+
+# -- TokenCut
+
+
+def test_show_and_list_a_record_of_all_blocks(tmp_path, cli):
+    record = put_tokencut(tmp_path, scores_with_best(61.2), name="a.pth")
+    done = cli("results", "show", record.id, "--results", tmp_path)
+    assert done.exit_code == 0, done.output
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert "corloc: 61.2" in lines and "block: 9" in lines and "selected_on: val" in lines
+    rows = [line for line in lines if line.startswith("block ")]
+    assert len(rows) == 12
+    assert rows[9] == "block 9, corloc 61.2, interval 57.2, 65.2, degenerate 0, dense 0, tied 3"
+    assert "holdout" in lines and "method: tokencut" in lines and "training: –" in lines
+    done = cli("results", "list", tmp_path)
+    assert "CorLoc 61.2 [57.2, 65.2]" in done.stdout and " all " in done.stdout
+    (told,) = json.loads(cli("results", "list", tmp_path, "--json").stdout)
+    assert (told["method"], told["features"], told["metric"]) == ("tokencut", "all", "corloc")
+    done = cli("results", "list", tmp_path, "--where", "method=lost")
+    assert done.stdout.strip() == "no records"
+
+
+@pytest.mark.parametrize("select", ["val", "holdout"])
+def test_a_choice_replaces_all_that_is_of_the_other(tmp_path, select):
+    other = {"val": "holdout", "holdout": "val"}[select]
+    record = put_tokencut(tmp_path, scores_with_best(61.2), score="masks", select=other)
+    (one,) = selected_on(read_results(tmp_path), select)
+    metrics, chosen = one.result.metrics, record.metrics["chosen"][select]
+    assert (metrics["iou"], metrics["interval"]) == (chosen["iou"], chosen["interval"])
+    assert metrics["block"] == (9 if select == "val" else None)
+    assert metrics["blocks"] == record.metrics["blocks"]  # not how often each was chosen
+    assert not {"max_f_beta", "tied"} & metrics.keys()
+    value = one.counts().sum(0)
+    assert 100 * value[0] / value[1] == pytest.approx(metrics["iou"])
+
+
+def test_a_record_without_the_choice_is_left_out_and_one_block_needs_none(tmp_path, caplog):
+    put_tokencut(tmp_path, scores_with_best(40.0, 1, 0), layers="11", blocks=[11], depth=12)
+    result, arrays = tokencut_result(scores_with_best(50.0), name="b")
+    result.metrics["chosen"]["holdout"] = None
+    write_result(tmp_path, result, arrays)
+    with caplog.at_level("WARNING", "skipbench"):
+        (one,) = selected_on(read_results(tmp_path), "holdout")
+    assert one.result.metrics["corloc"] == 40.0 and one.counts_name == "counts"
+    assert f"{result.id}.json has no figure chosen on holdout" in caplog.text

@@ -6,10 +6,19 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from made import data_part, make_result, paper_records
+from made import (
+    data_part,
+    make_result,
+    paper_records,
+    paper_records_of_all_blocks,
+    scores_with_best,
+    tokencut_result,
+)
 
 import skipbench
 from skipbench.errors import DataError, UsageError
@@ -19,6 +28,7 @@ from skipbench.results.tables import FORMATS, table, tables
 
 GOLDEN = Path(__file__).parent / "golden"
 LAYOUTS = ("table2", "table3", "table4", "figure3", "plain")
+OF_ALL_BLOCKS = ("table4-all", "figure3-all")
 
 # As the paper prints them.
 PRINTED = {
@@ -46,6 +56,9 @@ PRINTED = {
 
 
 def of_layout(layout):
+    """-all: from records of all blocks, of which the best is chosen."""
+    if layout in OF_ALL_BLOCKS:
+        return paper_records_of_all_blocks(layout.partition("-")[0])
     return paper_records("table3" if layout == "plain" else layout)
 
 
@@ -81,12 +94,12 @@ def test_headers_and_rows_are_the_papers():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", [*LAYOUTS, *OF_ALL_BLOCKS])
 @pytest.mark.parametrize("format", FORMATS)
-def test_golden(layout, format):
-    records = of_layout(layout)
-    text = table(records, layout=layout, paper=layout != "plain").text(format)
-    path = GOLDEN / f"{layout}.{format}"
+def test_golden(name, format):
+    layout = name.partition("-")[0]
+    text = table(of_layout(name), layout=layout, paper=layout != "plain").text(format)
+    path = GOLDEN / f"{name}.{format}"
     if os.environ.get("SKIPBENCH_WRITE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()
@@ -253,6 +266,171 @@ def test_the_best_block_of_tokencut_is_an_oracle_choice():
     assert footnotes(made) == ["best of 3 choices of blocks, chosen on the answer"]
 
 
+# -- TokenCut: the best of all blocks
+
+
+def tokencut(best=50.0, **facts):
+    """The record alone, with block 9 the best of all."""
+    depth = facts.pop("depth", 12)
+    return tokencut_result(scores_with_best(best, depth, 9, 200), depth=depth, **facts)[0]
+
+
+def block_alone(block, value, **facts):
+    scores = scores_with_best(value, 1, 0, 200)
+    return tokencut_result(scores, layers=str(block), blocks=[block], depth=12, **facts)[0]
+
+
+ORACLE = "best of 12 blocks (block 9), chosen on the evaluated images, as the paper does"
+HONEST = "block chosen on one half of the images, scored on the other"
+
+
+@pytest.mark.parametrize("layout", ["table4", "figure3"])
+def test_the_best_of_all_blocks_is_the_papers_figure(layout):
+    records = paper_records_of_all_blocks(layout)
+    printed = [list(map(float, line.split())) for line in PRINTED[layout].strip().splitlines()]
+    made = table(records, layout=layout)
+    assert values(made) == printed
+    assert all("chosen on the evaluated images, as the paper does" in t for t in footnotes(made))
+    assert all(cell.mark for row in made.rows for cell in row.cells)
+    assert not any("learning rate" in text for text in footnotes(made))
+
+
+def test_the_block_is_named_and_the_honest_figure_has_other_words():
+    records = [tokencut(), tokencut(60.0, residual="skipless", name="b")]
+    assert footnotes(table(records, layout="figure3")) == [ORACLE]
+    made = table(records, layout="figure3", select="holdout")
+    assert footnotes(made) == [HONEST]
+    assert made.rows[0].cells[0].entry.value == records[0].metrics["chosen"]["holdout"]["corloc"]
+    assert footnotes(table([tokencut(select="holdout")], layout="figure3")) == [HONEST]
+
+
+def test_the_honest_figure_is_lower_where_blocks_are_close(tmp_path, cli):
+    scores = np.random.default_rng(1).random((60, 12)) < 0.5  # no block is better than another
+    record, arrays = tokencut_result(scores * 1.0)
+    write_result(tmp_path, record, arrays)
+    oracle, honest = (
+        table(tmp_path, layout="figure3", select=select).rows[0].cells[0].entry
+        for select in ("val", "holdout")
+    )
+    assert honest.value < oracle.value - 3 and honest.interval != oracle.interval
+    done = cli("table", tmp_path, "--layout", "table4", "--select", "holdout", "--compact", "--ci")
+    assert done.exit_code == 0 and HONEST in done.stdout and f"{honest.value:.1f}" in done.stdout
+
+
+def test_one_block_needs_no_mark():
+    for select in (None, "val", "holdout"):
+        assert not table([block_alone(11, 40.0)], layout="figure3", select=select).footnotes
+
+
+def test_a_record_of_all_blocks_goes_before_those_of_single_ones():
+    """It has chosen among them already, whichever of the two choices is asked for."""
+    singles = [block_alone(block, value) for block, value in ((8, 48.5), (9, 50.0), (10, 48.5))]
+    other = block_alone(11, 30.0, residual="skipless", name="b")
+    whole = tokencut()
+    honest = whole.metrics["chosen"]["holdout"]["corloc"]
+    for select, words, value in ((None, ORACLE, 50.0), ("holdout", HONEST, honest)):
+        made = table([*singles, whole, other], layout="figure3", select=select)
+        assert made.rows[0].cells[0].entry.value == value
+        assert values(made)[0][1] == 30.0 and footnotes(made) == [words]
+
+
+def test_records_of_some_blocks_that_none_of_them_has_all_of():
+    some = tokencut_result(scores_with_best(44.0, 2, 1, 200), layers="3,7", blocks=[3, 7], depth=12)
+    made = table([some[0], block_alone(9, 40.0)], layout="figure3")
+    assert values(made)[0][0] == 44.0
+    assert footnotes(made)[0].split("; ") == [
+        "best of 2 blocks (block 7), chosen on the evaluated images, as the paper does",
+        "best of 2 choices of blocks, chosen on the answer",
+    ]
+
+
+def test_blocks_chosen_on_all_images_and_on_a_half_share_no_table():
+    two = [tokencut(), tokencut(residual="skipless", name="b", select="holdout")]
+    with pytest.raises(UsageError, match=r"chosen on: \w+ or \w+(?s:.)*--select"):
+        table(two, layout="figure3")
+    assert footnotes(table(two, layout="figure3", select="holdout")) == [HONEST]
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"tensor": "tokens"}, "tensor: keys or tokens"),
+        ({"protocol": {"tau": 0.3}}, "tau: 0.2 or 0.3"),
+        ({"protocol": {"hard": False}}, "hard: True or False"),
+    ],
+)
+def test_one_model_by_two_settings_of_tokencut(facts, words):
+    two = [tokencut(), tokencut(55.0, **facts)]
+    for order in (two, two[::-1]):
+        with pytest.raises(UsageError, match=words.partition(":")[0] + ":"):
+            table(order, layout="table4")
+    made = table(two)
+    name = f"{words.partition(':')[0]} of the protocol"
+    assert name in made.stub and len(made.rows) == 2
+    assert len(tables(two, layout="figure3", by="protocol", compact=True)) == 2
+
+
+def test_one_model_at_two_sizes_of_tokencut():
+    small = replace(tokencut(55.0), id="small")
+    small.protocol["size"] = "224x224"
+    with pytest.raises(UsageError, match="size: 224x224 or native"):
+        table([small, tokencut()], layout="table4")
+
+
+def test_features_that_are_not_stored_are_kept_in_nothing():
+    bf16 = tokencut(residual="skipless", name="b")
+    bf16.features["precision"] = "bf16"
+    told = footnotes(table([tokencut(), bf16], layout="figure3"))
+    assert [text.rpartition("; ")[2] for text in told] == ["computed in fp32", "computed in bf16"]
+
+
+# -- LOST, and scores of masks
+
+
+def test_lost_never_stands_in_a_table_of_tokencut_unsaid(caplog):
+    lost = tokencut(58.0, method="lost", residual="skipless", name="b")
+    alone = table([lost], layout="figure3")
+    assert values(alone)[0][1] == 58.0
+    assert footnotes(alone) == [f"{ORACLE}; method lost, not tokencut"]
+    with caplog.at_level("INFO", "skipbench"):
+        made = table([tokencut(), lost], layout="figure3")
+    assert values(made)[0][:2] == [50.0, None] and footnotes(made) == [ORACLE]
+    assert "by another method than tokencut, which figure3 does not show: 1" in caplog.text
+
+
+def test_methods_are_chosen_with_where_and_by():
+    same = [tokencut(), tokencut(58.0, method="lost")]
+    made = table(same, layout="table4", where=["method=LOST"], compact=True)
+    assert values(made) == [[58.0]]
+    titles = {one.title for one in tables(same, layout="table4", by="method", compact=True)}
+    assert {title.rpartition("(")[2] for title in titles} == {"method tokencut)", "method lost)"}
+    assert len(table([*same, make_result()], where=["method=none"]).rows) == 1
+
+
+def test_plain_tells_methods_apart_where_there_are_two():
+    two = [tokencut(), tokencut(58.0, method="lost")]
+    made = table(two)
+    assert made.stub.count("method") == 1 and "method of the protocol" not in made.stub
+    assert {row.labels[made.stub.index("method")] for row in made.rows} == {"tokencut", "lost"}
+    assert not any(cell.best for row in made.rows for cell in row.cells)
+    assert "method lost" in table([tokencut(method="lost")]).title
+    mixed = table([make_result(), tokencut()])  # the evaluation says it
+    assert "method" not in mixed.stub and "method" not in mixed.title
+    assert "method" in table([make_result(), *two]).stub
+
+
+def test_an_iou_of_masks_is_no_corloc(caplog):
+    masks = tokencut(70.0, dataset="ecssd", score="masks")
+    with pytest.raises(UsageError, match="table4 is one of CorLoc; these are of IoU"):
+        table([masks], layout="table4")
+    with caplog.at_level("INFO", "skipbench"):
+        made = table([tokencut(), masks], layout="table4", compact=True)
+    assert made.columns == (("VOC2012",),) and "that are no CorLoc" in caplog.text
+    made = table([tokencut(), masks])
+    assert set(made.columns) == {("figure", "CorLoc"), ("figure", "IoU")}
+    assert footnotes(table([masks])) == [ORACLE]
+
+
 def test_seeds_are_one_figure():
     seeds = [make_result(value=v, seed=i, interval=[v - 1, v + 2]) for i, v in enumerate((50, 52))]
     made = table(seeds, layout="table2", ci=True)
@@ -384,7 +562,10 @@ def test_hostile_names_stay_text():
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX")
 def test_latex_compiles_as_it_stands(tmp_path):
-    made = [table(of_layout(name), layout=name, paper=name != "plain") for name in LAYOUTS]
+    made = [
+        table(of_layout(name), layout=name.partition("-")[0], paper=name != "plain")
+        for name in (*LAYOUTS, *OF_ALL_BLOCKS)
+    ]
     hostile = [make_result(name=HOSTILE, data=data_part(images=2, official=9, partial=True))]
     made.append(table([*hostile, make_result(name="b", interval=[1, 2])], ci=True))
     (tmp_path / "tables.tex").write_text(render(made, "latex"))

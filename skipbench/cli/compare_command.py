@@ -102,7 +102,8 @@ def show(pair: "Paired", top: int) -> None:
     console = wide_page()
     first = pair.a[0].result
     metric = METRICS.get(pair.metric, pair.metric)
-    heading = f"\n{first.evaluation} on {first.dataset['name']} {first.dataset['split']}"
+    method = first.protocol.get("method") or first.evaluation
+    heading = f"\n{method} on {first.dataset['name']} {first.dataset['split']}"
     console.print(heading, style="bold", markup=False)
     for letter, side, value in (("A", pair.a, pair.a_value), ("B", pair.b, pair.b_value)):
         console.print(f"{letter}  {metric} {value:.2f}  {_who(side)}", markup=False)

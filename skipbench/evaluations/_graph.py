@@ -6,6 +6,7 @@ of float64 and yet cost little: a vector is cut into short whole numbers, the di
 numbers, whose sums over a row int8 or float32 arithmetic holds exactly.
 """
 
+from copy import copy
 from functools import cache
 
 import torch
@@ -38,24 +39,24 @@ class Graphs:
     def __init__(self, links: torch.Tensor, eps: float, exact: str | None = None) -> None:
         """links: (graphs, n, n) bool, symmetric; exact: by "int8" or "float32", else the faster."""
         self.links, self.eps = links, eps
+        self.numbers = list(range(len(links)))  # those of the links that are meant
         self.exact = exact or ("int8" if links.device.type == "cpu" and has_int8() else "float32")
         whole = links.new_ones(links.shape[:2], dtype=torch.float64)
         self.neighbours = self.sums(whole[:, None])[:, 0]  # of each token
         self.degrees = self.affine(whole[:, None])[:, 0]
 
     def __len__(self) -> int:
-        return len(self.links)
+        return len(self.numbers)
 
     @property
     def tokens(self) -> int:
         return self.links.shape[1]
 
     def only(self, which: torch.Tensor) -> "Graphs":
-        """which: (graphs,) bool or numbers."""
-        part = object.__new__(Graphs)
-        part.eps, part.exact = self.eps, self.exact
-        part.links, part.neighbours = self.links[which], self.neighbours[which]
-        part.degrees = self.degrees[which]
+        """Some of them; the links, which are large, are not copied. which: (graphs,) bool."""
+        part = copy(self)
+        part.numbers = [i for i, one in zip(self.numbers, which.tolist(), strict=True) if one]
+        part.neighbours, part.degrees = self.neighbours[which], self.degrees[which]
         return part
 
     def affine(self, x: torch.Tensor) -> torch.Tensor:
@@ -76,14 +77,17 @@ class Graphs:
         parts, values = digits(x, 7, DIGITS)
         parts = parts.to(torch.int8).flatten(1, 2)
         links = self.links.view(torch.int8)
-        summed = [torch._int_mm(some, matrix) for some, matrix in zip(parts, links, strict=True)]
+        pairs = zip(parts, self.numbers, strict=True)
+        summed = [torch._int_mm(some, links[number]) for some, number in pairs]
         return together(torch.stack(summed), values, x)
 
     def _sums_float32(self, x: torch.Tensor) -> torch.Tensor:
         """The same on any device."""
         bits = min(11, FLOAT_BITS - self.tokens.bit_length() + 1)
         parts, values = digits(x, bits, -(-7 * DIGITS // bits))
-        summed = parts.float().flatten(1, 2) @ self.links.float()
+        whole = len(self) == len(self.links)
+        links = self.links if whole else self.links[self.numbers]
+        summed = parts.float().flatten(1, 2) @ links.float()
         return together(summed, values, x)
 
 
@@ -100,7 +104,7 @@ def digits(x: torch.Tensor, bits: int, count: int) -> tuple[torch.Tensor, torch.
 def together(summed: torch.Tensor, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Sums of digits → sums of x. summed: (graphs, vectors · digits, n)."""
     by_place = summed.to(torch.float64).unflatten(1, (x.shape[1], len(values)))
-    return torch.einsum("gvdn,d->gvn", by_place, values)
+    return torch.matmul(values, by_place)
 
 
 @cache

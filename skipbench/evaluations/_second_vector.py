@@ -64,21 +64,23 @@ class Krylov:
     def __init__(self, graphs: Graphs) -> None:
         self.graphs = graphs
         self.root = graphs.degrees.rsqrt()[:, None]
-        most = BLOCK * min(CHECKS[-1], graphs.tokens // 8)
-        room = self.root.new_empty(2, len(graphs), 1 + most, graphs.tokens)
-        self._basis, self._images = room  # images: of the basis, under M
+        self._basis, self._images = self._room(len(graphs))  # images: of the basis, under M
         self._basis[:, :1] = F.normalize(1 / self.root, dim=-1)  # the first eigenvector: √d
         self.size = 1
-        self._generator = torch.Generator().manual_seed(0)
         # How many neighbours a token has says much of the side it is on; a random vector has a bit
         # of every eigenvector.
         start = self._random().expand(len(graphs), -1, -1).clone()
         start[:, :1] = 1 / self.root**3
         self._add(start)
 
+    def _room(self, graphs: int) -> torch.Tensor:
+        n = self.graphs.tokens
+        return self.root.new_empty(2, graphs, 1 + BLOCK * min(CHECKS[-1], n // 8), n)
+
     def _random(self) -> torch.Tensor:
         size = (BLOCK, self.graphs.tokens)
-        made = torch.randn(size, dtype=torch.float64, generator=self._generator)
+        generator = torch.Generator().manual_seed(self.size)
+        made = torch.randn(size, dtype=torch.float64, generator=generator)
         return made.to(self.root.device)
 
     def grow(self, products: int) -> None:
@@ -91,7 +93,9 @@ class Krylov:
         for _ in range(2):  # the second time removes what rounding left the first time
             new, lengths = torch.linalg.qr((new - (new @ basis.mT) @ basis).mT)
             nothing = lengths.diagonal(dim1=1, dim2=2).abs() < NOTHING  # all of it was there
-            new = torch.where(nothing[..., None], self._random(), new.mT)
+            new = new.mT
+            if nothing.any():
+                new = torch.where(nothing[..., None], self._random(), new)
         rows = slice(self.size, self.size + BLOCK)
         self._basis[:, rows] = new
         self._images[:, rows] = self.root * self.graphs.affine(self.root * new)
@@ -114,7 +118,9 @@ class Krylov:
     def only(self, which: torch.Tensor) -> "Krylov":
         part = copy(self)
         part.graphs, part.root = self.graphs.only(which), self.root[which]
-        part._basis, part._images = self._basis[which], self._images[which]
+        part._basis, part._images = self._room(len(part.graphs))
+        part._basis[:, : self.size] = self._basis[which, : self.size]
+        part._images[:, : self.size] = self._images[which, : self.size]
         return part
 
 

@@ -7,7 +7,7 @@ baseline.npz    counts by image, for --paired; only where asked for
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,11 @@ from skipbench.results.read import Source, read_results
 from skipbench.results.store import parse_json, read_arrays, write_arrays
 
 SCHEMA = 1
+
+NEWER = ("method",)  # facts that the first baselines do not have
+
+# Settings that a name tells where they are not these: the same model may be judged by several.
+USUAL = {"tokencut": {"method": "tokencut", "tensor": "keys", "score": "boxes"}}
 
 
 @dataclass(frozen=True)
@@ -61,9 +66,14 @@ def name_of(entry: Entry) -> str:
         str(word)
         for word in (
             facts["checkpoint"], facts["evaluation"], f"{facts['dataset']} {facts['split']}",
-            facts["features"], facts["protocol"],
+            facts["features"], facts["protocol"], *_unusual(entry),
         )
     )  # fmt: skip
+
+
+def _unusual(entry: Entry) -> list[Any]:
+    settings, usual = entry.first.settings, USUAL.get(entry.facts["evaluation"], {})
+    return [settings[n] for n in usual if settings.get(n) not in (None, usual[n])]
 
 
 def named(found: Sequence[Entry]) -> dict[str, list[Entry]]:
@@ -227,6 +237,8 @@ def _line(content: Mapping[str, Any]) -> Expected:
     if odd := known ^ set(content):
         raise ValueError(f"{sorted(odd)[0]!r} in a line is missing, or unknown")
     line = Expected(**content)
+    if isinstance(line.facts, dict):  # a baseline may be older than a fact
+        line = replace(line, facts={**dict.fromkeys(NEWER), **line.facts})
     for name, kind in (
         ("figure", str), ("metric", str), ("value", int | float), ("seeds", int),
         ("noise", int | float | None), ("noise_seeds", int), ("protocol", str), ("sha256", str),

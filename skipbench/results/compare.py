@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from skipbench.errors import DataError, NumbersError, UsageError
+from skipbench.metrics.boxes import share_percent
 from skipbench.metrics.intervals import (
     RESAMPLES,
     interval,
@@ -30,6 +31,8 @@ from skipbench.results.read import Source, Stored, pick, read_results, selected_
 log = logging.getLogger("skipbench")
 
 Score = Callable[[np.ndarray], np.ndarray]
+
+SHARES = ("corloc", "iou")  # means over images: a score and a one for each
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def compare(
 
     a, b: a Result, an id, the beginning of one, the name of a checkpoint, a folder or file of
     records; results: where they were written; select: "val" or "holdout", where the learning rate
-    of their figures was chosen.
+    (of a probe) or the block (of TokenCut) of their figures was chosen.
     """
     there = cache(lambda: read_results(results))  # once, if at all
     sides = [_records(name, there) for name in (a, b)]
@@ -225,7 +228,8 @@ def _differs(ours: Sequence[Stored], theirs: Sequence[Stored]) -> dict[str, list
 
 def _other_labels(one: "Side", other: "Side") -> dict[str, list[Any]]:
     same = one.labelled == other.labelled
-    return {} if same else {"labelled pixels": [one.labelled, other.labelled]}
+    what = "images scored" if one.counts[0].ndim == 2 else "labelled pixels"
+    return {} if same else {what: [one.labelled, other.labelled]}
 
 
 def _ids(*sides: Sequence[Stored]) -> str:
@@ -244,7 +248,10 @@ class Side:
     @property
     def labelled(self) -> tuple[int, ...]:
         """Pixels of each class in the masks, or images: of the same masks, the same."""
-        return tuple(_total(self.counts[0])[-1].ravel().tolist())
+        counts = self.counts[0]
+        if counts.ndim == 2:  # an image may be scored several times, each with another block
+            return (int((counts[:, 1] > 0).sum()),)
+        return tuple(_total(counts)[-1].ravel().tolist())
 
     def _mean(self, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         return np.mean([of(counts) for counts in self.counts], axis=0)
@@ -290,9 +297,9 @@ class Drawn:
 
 
 def score_of(result: Result) -> Score:
-    """Summed counts → percent. mIoU: (…, 3, classes); CorLoc: (…, 2), right ones and all."""
-    if result.metrics["headline"] == "corloc":
-        return lambda summed: 100 * summed[..., 0] / np.maximum(summed[..., 1], 1)
+    """Summed counts → percent. mIoU: (…, 3, classes); CorLoc and IoU by image: (…, 2)."""
+    if result.metrics["headline"] in SHARES:
+        return share_percent
     if result.metrics["headline"] != "miou":
         raise UsageError(f"{result.id}: a {result.metrics['headline']} cannot be compared")
     absent = result.protocol.get("absent_classes", LEFT_OUT)
@@ -300,7 +307,8 @@ def score_of(result: Result) -> Score:
 
 
 def _total(counts: np.ndarray) -> np.ndarray:
-    return counts.sum(0, dtype=np.int64)
+    """Pixels are whole numbers, however many; an IoU or a share of the splits is not."""
+    return counts.sum(0, dtype=np.float64 if counts.dtype.kind == "f" else np.int64)
 
 
 def _counts(stored: Stored, common: Sequence[str]) -> np.ndarray:

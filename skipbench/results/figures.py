@@ -22,15 +22,21 @@ log = logging.getLogger("skipbench")
 
 # What a figure can be asked about with --where, and what tables have on their axes.
 FACTS = (
-    "evaluation", "dataset", "split", "checkpoint", "residual", "depth", "epoch", "optimizer",
-    "features", "protocol", "seed",
+    "evaluation", "method", "dataset", "split", "checkpoint", "residual", "depth", "epoch",
+    "optimizer", "features", "protocol", "seed",
 )  # fmt: skip
 
-METRICS = {"miou": "mIoU", "corloc": "CorLoc"}
+METRICS = {"miou": "mIoU", "corloc": "CorLoc", "iou": "IoU"}
+BY_BLOCK = ("tokencut",)  # evaluations that score each block by itself
 OPTIMIZERS = {"adamw": "AdamW", "soap": "SOAP", "sgd": "SGD", "lars": "LARS", "adam": "Adam"}
 
-# Settings of a protocol that do not make it another protocol.
-NOT_SETTINGS = {"name", "seed", "held_out", "interval", "select", "changes"}
+CHOSEN = "chosen on"  # the setting that says on which images a rate or a block was chosen
+
+# Settings of a protocol that do not make it another protocol, or that are told otherwise: the
+# feature of TokenCut as the tensor.
+NOT_SETTINGS = {
+    "name", "seed", "held_out", "interval", "select", "splits", "changes", "feature",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Figure:
         optimizer = checkpoint.get("optimizer")
         return {
             "evaluation": result.evaluation,
+            "method": result.protocol.get("method"),
             "dataset": result.dataset["name"],
             "split": result.dataset["split"],
             "checkpoint": checkpoint["name"],
@@ -91,6 +98,17 @@ class Figure:
             return "single" if layers == "last" else str(layers)
         return f"block {blocks[0]}" if len(blocks) == 1 else "blocks " + ",".join(map(str, blocks))
 
+    @property
+    def by_block(self) -> bool:
+        """Of several blocks, its figure is that of one: blocks are chosen, not put together."""
+        return self.result.evaluation in BY_BLOCK
+
+    @cached_property
+    def blocks(self) -> list[Mapping[str, Any]]:
+        """What each block scored by itself; nothing where blocks are put together."""
+        rows = self.result.metrics.get("blocks") if self.by_block else None
+        return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
     @cached_property
     def settings(self) -> dict[str, Any]:
         """How it was made, whatever the checkpoint and the data set."""
@@ -98,7 +116,7 @@ class Figure:
         return {
             "protocol": result.protocol.get("name"),
             **{k: v for k, v in result.protocol.items() if k not in NOT_SETTINGS},
-            "chosen on": result.metrics.get("selected_on"),
+            CHOSEN: result.metrics.get("selected_on"),
             "tensor": result.features.get("tensor"),
         }
 
@@ -135,14 +153,28 @@ class Figure:
         if self.partial:
             found.append(f"partial: {self._how_many()}")
         found += [words] if (words := _other_protocol(self.result.protocol)) else []
-        if self.settings["chosen on"] == "val":
-            found.append("learning rate chosen on the validation images, as papers do")
+        found += [words] if (words := self._choice()) else []
         if edge := self.result.metrics.get("edge"):
             found.append(f"the {edge} rate of the sweep was chosen: a wider one may be better")
         if self.result.checkpoint.get("warning"):
             residual = self.result.checkpoint["residual"]
             found.append(f"run {residual}, though its weights do not look so")
         return found
+
+    def _choice(self) -> str:
+        """What was chosen, and with which images; nothing where there was nothing to say of it."""
+        where = self.settings[CHOSEN]
+        if not self.by_block:
+            told = where == "val"
+            return "learning rate chosen on the validation images, as papers do" if told else ""
+        if len(self.blocks) < 2:
+            return ""
+        if where == "holdout":
+            return "block chosen on one half of the images, scored on the other"
+        block = self.result.metrics.get("block")
+        which = "" if block is None else f" (block {block})"
+        many = f"best of {len(self.blocks)} blocks{which}"
+        return f"{many}, chosen on the evaluated images, as the paper does"
 
     def _how_many(self) -> str:
         parts = [self.result.dataset, self.result.training]

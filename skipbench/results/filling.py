@@ -65,8 +65,7 @@ def _one(layout: Layout, row: Place, group: list[Entry]) -> Entry | None:
         group = [entry for entry in group if entry.facts[fact] == usual] or group
     group = [entry for entry in group if not entry.first.partial] or group
     if layout.best_of_blocks and len(group) > 1 and _differ_only_in_features(group):
-        best = max(group, key=lambda entry: entry.value)
-        return replace(best, remark=f"best of {len(group)} choices of blocks, chosen on the answer")
+        return _best_block(group)
     if len(group) == 1:
         return group[0]
     facts = differing([_identity(entry) for entry in group])
@@ -78,6 +77,16 @@ def _one(layout: Layout, row: Place, group: list[Entry]) -> Entry | None:
         f"differ in {told}.\nChoose with --where FACT=VALUE, tell them apart with --label name=…, "
         "or see all with --layout plain."
     )
+
+
+def _best_block(group: Sequence[Entry]) -> Entry:
+    """A record of all blocks has chosen among what the others have. Of others, the best."""
+    held = [set(entry.first.result.features.get("blocks") or ()) for entry in group]
+    for entry, blocks in zip(group, held, strict=True):
+        if entry.first.blocks and blocks == set().union(*held):
+            return entry
+    best = max(group, key=lambda entry: entry.value)
+    return replace(best, remark=f"best of {len(group)} choices of blocks, chosen on the answer")
 
 
 def _identity(entry: Entry) -> dict[str, Any]:
@@ -98,7 +107,9 @@ def _differ_only_in_features(group: Sequence[Entry]) -> bool:
 
 
 def _computing(entry: Entry) -> str:
-    return "computed in {precision}, kept in {store_dtype}".format(**entry.first.computing)
+    """Features that are not stored are kept in nothing."""
+    precision, kept = (entry.first.computing[name] for name in ("precision", "store_dtype"))
+    return f"computed in {precision}" + (f", kept in {kept}" if kept else "")
 
 
 def _axis(paper: Sequence[Place], there: set[Place], compact: bool) -> list[Place]:

@@ -14,10 +14,13 @@ WEIGHTS = "weights (sha256)"
 def plain(found: Sequence[Entry]) -> Table:
     """A row for each entry, a column for each fact and setting in which they differ."""
     facts = [_all_facts(entry) for entry in found]
-    shown = list(differing(facts))
-    # What the model is, its name says, unless one name stands for two.
-    own = (WEIGHTS, *found[0].first.model)
-    shown = [name for name in shown if name not in own or _varies(facts, name)]
+    different = differing(facts)
+    # What the model is, its name says, unless one name stands for two; so with the method.
+    said_by = dict.fromkeys((WEIGHTS, *found[0].first.model), "checkpoint")
+    said_by["method"] = "evaluation"
+    shown = [
+        name for name in different if name not in said_by or _varies(facts, name, said_by[name])
+    ]
     if not {"checkpoint", "residual"} & set(shown):
         shown = ["checkpoint", *shown]
     metrics = list(dict.fromkeys(METRICS.get(e.first.metric, e.first.metric) for e in found))
@@ -32,25 +35,24 @@ def plain(found: Sequence[Entry]) -> Table:
         key = (entry.facts["evaluation"], entry.facts["dataset"], entry.facts["split"])
         settings = json.dumps([entry.first.settings, entry.first.images], sort_keys=True)
         groups[key, settings].append((place, metrics.index(metric)))
-    common = {k: v for k, v in facts[0].items() if k in FACTS and k not in shown and v is not None}
+    common = {n: facts[0][n] for n in FACTS if n in facts[0] and n not in {*shown, *different}}
+    common = {name: value for name, value in common.items() if value is not None}
     title = ", ".join(f"{name} {word(name, value)}" for name, value in common.items())
     header = tuple(("figure", name) if len(metrics) > 1 else (name,) for name in metrics)
     made = Table("plain", title, tuple(shown), header, tuple(rows))
     return finish(made, groups.values(), lambda row, entry: [], ())
 
 
-def _varies(facts: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Whether a checkpoint, by its name, has several values of it."""
-    names = {one["checkpoint"] for one in facts}
-    return len({(one["checkpoint"], str(one[name])) for one in facts}) > len(names)
+def _varies(facts: Sequence[Mapping[str, Any]], name: str, of: str) -> bool:
+    """Whether a checkpoint, by its name, or an evaluation has several values of it."""
+    owners = {one[of] for one in facts}
+    return len({(one[of], str(one[name])) for one in facts}) > len(owners)
 
 
 def _all_facts(entry: Entry) -> dict[str, Any]:
     first = entry.first
     facts = {name: value for name, value in entry.facts.items() if name != "seed"}
-    ways = {
-        f"{name} of the protocol": v for name, v in first.settings.items() if name != "protocol"
-    }
+    ways = {f"{name} of the protocol": v for name, v in first.settings.items() if name not in FACTS}
     images = {name: count for name, (count, _) in first.images.items()}
     return {**facts, **ways, **first.computing, **first.model, **images, WEIGHTS: sha_of(entry)}
 

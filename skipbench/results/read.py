@@ -1,9 +1,10 @@
 """Many records at once: those of folders and files, and what was left out of them."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -83,22 +84,29 @@ def sift(sources: Source | Iterable[Source]) -> tuple[list[Stored], dict[Path, D
 
 
 def selected_on(stored: Iterable[Stored], where: str) -> list[Stored]:
-    """The same records with the figure of the rate chosen on "val" or "holdout": a record of a
-    sweep has both. Those that have it not are named and left out."""
+    """The same records with the figure of the rate, or of the block, chosen on "val" or "holdout":
+    a record of several has both. Those that have it not are named and left out."""
     found = []
     for one in stored:
         metrics = one.result.metrics
         choice = (metrics.get("chosen") or {}).get(where)
-        if metrics.get("selected_on") in (None, where):  # no sweep, or chosen there already
+        if metrics.get("selected_on") in (None, where):  # one alone, or chosen there already
             found.append(one)
         elif choice:
-            classes = dict.fromkeys(metrics.get("per_class") or {})  # their figures are the other's
-            figure = {**choice, "selected_on": where, "per_class": classes}
-            result = replace(one.result, metrics={**metrics, **figure})
+            result = replace(one.result, metrics=_figure_of(metrics, choice, where))
             found.append(replace(one, result=result, counts_name=f"counts_{where}"))
         else:
             log.warning("left out: %s has no figure chosen on %s", one.path, where)
     return found
+
+
+def _figure_of(metrics: Mapping[str, Any], choice: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The metrics with the figure of that choice, and without what is of the other's."""
+    figure = {**choice, "selected_on": where}
+    if "blocks" in metrics:  # a choice has some of its own: how often each was taken
+        rows = {name: metrics.get(name) for name in ("headline", "chosen", "blocks")}
+        return {"block": None, **figure, **rows}
+    return {**metrics, **figure, "per_class": dict.fromkeys(metrics.get("per_class") or {})}
 
 
 def _files(source: Path) -> list[Path]:

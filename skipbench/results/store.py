@@ -176,7 +176,7 @@ def _misshapen_labels(content: Mapping[str, Any]) -> str:
         return "features.blocks"
     if not isinstance(features.get("layers"), str | None):
         return "features.layers"
-    for key, kind in {"name": str, "seed": int}.items():
+    for key, kind in {"name": str, "seed": int, "method": str}.items():
         if not isinstance(content["protocol"].get(key), kind | None):
             return f"protocol.{key}"
     changes = content["protocol"].get("changes") or {}

@@ -5,19 +5,32 @@ answer carries a mark and a footnote. Figures of different protocols never share
 paper; `plain` has a column for each setting that differs.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from skipbench.errors import UsageError, did_you_mean
 from skipbench.results.cells import FORMATS, Table, plain_words
-from skipbench.results.figures import FACTS, Entry, Figure, differing, entries, only, parse_where
+from skipbench.results.figures import (
+    CHOSEN,
+    FACTS,
+    METRICS,
+    Entry,
+    Figure,
+    differing,
+    entries,
+    only,
+    parse_where,
+)
 from skipbench.results.filling import filled
 from skipbench.results.layouts import LAYOUTS
 from skipbench.results.plain import plain
 from skipbench.results.read import Source, Stored, read_results, selected_on
 
 __all__ = ["FORMATS", "Table", "table", "tables"]
+
+log = logging.getLogger("skipbench")
 
 SPLITS = tuple(fact for fact in FACTS if fact != "seed")  # seeds of one thing are one figure
 
@@ -45,7 +58,8 @@ def tables(
     """`skipbench table`: one table, or with `by` one for each protocol (or other fact).
 
     where: "epoch=200" and so on; compact: rows and columns without a figure are left out;
-    select: "val" or "holdout", where the learning rate of the figures shown was chosen.
+    select: "val" or "holdout", where the learning rate (of a probe) or the block (of TokenCut) of
+    the figures shown was chosen.
     """
     if layout not in ("plain", *LAYOUTS):
         near = did_you_mean(layout, ("plain", *LAYOUTS))
@@ -62,6 +76,7 @@ def tables(
         if layout == "plain":
             one = plain(group)
         else:
+            group = _of_the_papers_method(group, layout)
             require_one_protocol(group)
             one = filled(LAYOUTS[layout], group, paper=paper, compact=compact)
         title = f"{one.title} ({words})" if words else one.title
@@ -88,7 +103,35 @@ def _eligible(found: Sequence[Entry], layout: str) -> list[Entry]:
     if not fitting:
         there = ", ".join(sorted({entry.facts["evaluation"] for entry in found}))
         raise UsageError(f"{layout} needs records of {wanted}; these are of {there}")
+    return _of_the_papers_metric(fitting, layout)
+
+
+def _of_the_papers_metric(found: Sequence[Entry], layout: str) -> list[Entry]:
+    """An IoU is no CorLoc, though both are of TokenCut."""
+    wanted = LAYOUTS[layout].metric
+    fitting = [entry for entry in found if entry.first.metric == wanted]
+    if not fitting:
+        there = sorted({METRICS.get(e.first.metric, e.first.metric) for e in found})
+        raise UsageError(
+            f"{layout} is one of {METRICS[wanted]}; these are of {', '.join(there)}: "
+            "--layout plain shows them"
+        )
+    _say_aside(layout, len(found) - len(fitting), f"that are no {METRICS[wanted]}")
     return fitting
+
+
+def _of_the_papers_method(found: list[Entry], layout: str) -> list[Entry]:
+    """Of TokenCut and LOST, TokenCut; LOST alone, which is marked."""
+    usual = LAYOUTS[layout].usual.get("method")
+    fitting = [entry for entry in found if entry.facts["method"] == usual] or found
+    _say_aside(layout, len(found) - len(fitting), f"by another method than {usual}")
+    return fitting
+
+
+def _say_aside(layout: str, number: int, what: str) -> None:
+    if number:
+        words = "figures %s, which %s does not show: %d; --layout plain has all"
+        log.info(words, what, layout, number)
 
 
 def _split(found: Sequence[Entry], by: str | None) -> dict[str, list[Entry]]:
@@ -111,9 +154,10 @@ def require_one_protocol(found: Sequence[Entry]) -> None:
     """Figures made in different ways are not put side by side."""
     if different := _differences(found):
         told = "\n".join(f"  {k}: {' or '.join(map(plain_words, v))}" for k, v in different.items())
+        select = " --select to have one choice of all," if CHOSEN in different else ""
         raise UsageError(
             f"these records were made by different protocols and share no table:\n{told}\n"
-            "Give --by protocol for a table each, --where to choose, or --layout plain."
+            f"Give --by protocol for a table each, --where to choose,{select} or --layout plain."
         )
 
 
@@ -121,13 +165,17 @@ def _ways(entry: Entry) -> dict[str, Any]:
     """How it was made and, but for partial runs, which are marked, on which images."""
     dataset, images = entry.facts["dataset"], {} if entry.first.partial else entry.first.images
     of_data = {"split": entry.facts["split"], **images}
-    return entry.first.settings | {f"{name} ({dataset})": v for name, v in of_data.items()}
+    settings = dict(entry.first.settings)
+    if entry.first.by_block and settings[CHOSEN] is None:
+        del settings[CHOSEN]  # one block alone stands beside the best of several, which is marked
+    return settings | {f"{name} ({dataset})": v for name, v in of_data.items()}
 
 
 def _differences(found: Sequence[Entry]) -> dict[str, list[Any]]:
     """Settings, and images of one data set, in which they were not made alike."""
     ways = [_ways(entry) for entry in found]
-    everywhere = list(dict.fromkeys(name for entry in found for name in entry.first.settings))
+    names = dict.fromkeys(name for entry in found for name in entry.first.settings)
+    everywhere = [name for name in names if name != CHOSEN]
     different = differing(ways, everywhere)
     for name in dict.fromkeys(name for way in ways for name in way if name not in everywhere):
         different |= differing([way for way in ways if name in way], [name])

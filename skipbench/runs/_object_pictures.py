@@ -161,7 +161,7 @@ def _draw_tiles(
         for kind, pixels in kinds.items():
             save_tile(folder / files[kind], pixels)
         shared = {kind: files.pop(kind) for kind in ("image", "truth")}
-        note = words.format(best[number])
+        note = f"block {run.blocks[place]}, {words.format(best[number])}"
         tiles.append({"image": item.name, "shared": shared, "own": files, "note": note})
     write_tiles(folder, tiles, [])
 

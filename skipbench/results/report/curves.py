@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from skipbench.results.figures import Entry
+from skipbench.results.figures import CHOSEN, Entry
 from skipbench.results.report.charts import (
     Axis,
     Line,
@@ -17,17 +17,21 @@ from skipbench.results.report.charts import (
     y_axis,
 )
 from skipbench.results.report.groups import (
-    EVALUATIONS,
     Rivals,
     dataset_name,
     differing_words,
     ends,
+    features_name,
     in_order,
+    kind_name,
     metric_name,
     number,
 )
 
 MOST_LINES = 8  # in one chart; beyond, nobody can tell them apart
+
+# Those of an entry; the words are what their tooltips begin with.
+Points = Callable[[Entry, str], list[Point]]
 
 
 @dataclass(frozen=True)
@@ -43,35 +47,47 @@ def over_epochs(found: Sequence[Entry]) -> list[dict[str, Any]]:
     """The paper's Figure 2: a chart for each data set and choice of features."""
     known = [entry for entry in found if isinstance(entry.facts["epoch"], int)]
     apart = ("residual", "optimizer", "depth")
-    return _family(known, "epoch", lambda entry: entry.facts["epoch"], apart)
+    return _family(known, "epoch", lambda e, what: [_point(e, what, e.facts["epoch"])], apart)
 
 
 def over_blocks(found: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Records of one block each: a chart for each data set."""
-    known = [entry for entry in found if _block(entry) is not None]
+    """Records of one block each, and of several that were scored one by one: a chart for each data
+    set."""
+    known = [entry for entry in found if _by_block(entry, "")]
     apart = ("residual", "optimizer", "depth", "epoch", "checkpoint")
-    return _family(known, "block", _block, apart)
+    return _family(known, "block", _by_block, apart)
 
 
-def _block(entry: Entry) -> int | None:
-    blocks = entry.first.result.features.get("blocks")
-    return blocks[0] if isinstance(blocks, list) and len(blocks) == 1 else None
+def _by_block(entry: Entry, what: str) -> list[Point]:
+    """A ring around the block whose figure is the record's."""
+    blocks, metrics = entry.first.result.features.get("blocks"), entry.first.result.metrics
+    if isinstance(blocks, list) and len(blocks) == 1:
+        return [_point(entry, what, blocks[0])]
+    points = []
+    for row in entry.first.blocks:
+        block, value = number(row.get("block")), number(row.get(entry.first.metric))
+        if block is None or value is None:
+            continue
+        interval = ends(row.get("interval"))
+        said = f"{what} {block:g}: {figure_words(value, interval)}"
+        points.append(Point(block, value, interval, said, chosen=block == metrics.get("block")))
+    return points
 
 
 def _family(
-    found: Sequence[Entry], axis: str, place: Callable[[Entry], Any], apart: tuple[str, ...]
+    found: Sequence[Entry], axis: str, points: Points, apart: tuple[str, ...]
 ) -> list[dict[str, Any]]:
     """For each evaluation and data set its charts, with one y axis and one legend for all.
 
     apart: facts in which lines differ; those that say nothing are not told.
     """
     made = []
-    for group in _grouped(found, lambda e: (e.facts["evaluation"], e.facts["dataset"])):
+    for group in _grouped(found, _same_family):
         named = _namer(group, apart)
         styles: dict[str, dict[str, int]] = {}  # of a line, by variant and label
         charts = []
         for peers in _grouped(group, lambda e: _same_chart(e, axis)):
-            if lines := _curves(_lines(peers, axis, place, named)):
+            if lines := _curves(_lines(peers, axis, points, named)):
                 kept = [_styled(line, styles) for line in lines[:MOST_LINES]]
                 title = _chart_title(peers[0], group, axis)
                 charts.append(Drawn(title, tuple(kept), len(lines) - len(kept)))
@@ -121,38 +137,49 @@ def _grouped(found: Iterable[Entry], key: Callable[[Entry], Any]) -> list[list[E
     groups: dict[str, list[Entry]] = {}
     for entry in found:
         groups.setdefault(json.dumps(key(entry), sort_keys=True), []).append(entry)
-    order = ("evaluation", "dataset", "split", "features")
+    order = ("evaluation", "method", "dataset", "split", "features")
     return sorted(
         groups.values(), key=lambda group: [in_order(group[0].facts[n], n) for n in order]
     )
 
 
+def _same_family(entry: Entry) -> list[Any]:
+    """Figures that may share an axis."""
+    return [kind_name(entry.facts), entry.facts["dataset"], entry.first.metric]
+
+
 def _same_chart(entry: Entry, axis: str) -> list[Any]:
     """Figures that may share a chart: made in the same way on the same images."""
+    settings = dict(entry.first.settings)
+    if axis == "block" and entry.first.by_block:
+        del settings[CHOSEN]  # every block has its point, chosen or not
     features = None if axis == "block" else entry.facts["features"]
-    return [entry.facts["split"], features, entry.first.settings, entry.first.images]
+    return [entry.facts["split"], features, settings, entry.first.images]
 
 
 def _chart_title(entry: Entry, group: Sequence[Entry], axis: str) -> str:
-    features = "" if axis == "block" else entry.facts["features"]
-    return ", ".join(part for part in (features, differing_words(entry, group)) if part)
+    if axis == "block":
+        return differing_words(entry, group, [CHOSEN] if entry.first.by_block else [])
+    parts = (features_name(entry.facts["features"]), differing_words(entry, group))
+    return ", ".join(part for part in parts if part)
 
 
 def _lines(
     found: Sequence[Entry],
     axis: str,
-    place: Callable[[Entry], Any],
+    points: Points,
     named: Callable[[Entry], str],
 ) -> list[Line]:
-    """skip before skipless, AdamW before SOAP."""
+    """skip before skipless, AdamW before SOAP. What two records have alike is one point."""
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in found:
         groups.setdefault((str(entry.facts["residual"]), named(entry)), []).append(entry)
     lines = []
     for (variant, label), group in sorted(groups.items(), key=lambda item: item[0]):
-        points = [_point(entry, f"{label}, {axis}", place(entry)) for entry in group]
-        points.sort(key=lambda point: (point.x, point.y))
-        lines.append(Line(label, variant, tuple(points)))
+        told = [point for entry in group for point in points(entry, f"{label}, {axis}")]
+        told.sort(key=lambda point: (point.x, point.y, point.chosen))
+        alike = {(point.x, point.y, point.interval): point for point in told}  # the ring is last
+        lines.append(Line(label, variant, tuple(alike.values())))
     return lines
 
 
@@ -168,12 +195,11 @@ def figure_words(value: float, interval: tuple[float, float] | None) -> str:
 def _shown(entry: Entry, drawn: Sequence[Drawn], x: Axis, about: str) -> dict[str, Any]:
     """One legend and one y axis for all charts: the same line looks the same in each."""
     lines = {line.label: line for one in drawn for line in one.lines}
-    evaluation, metric = str(entry.facts["evaluation"]), metric_name(entry)
-    title = dataset_name(entry.facts["dataset"])
+    metric, title = metric_name(entry), dataset_name(entry.facts["dataset"])
     y = y_axis(metric, [line for one in drawn for line in one.lines])
     return {
         "title": title,
-        "about": f"{EVALUATIONS.get(evaluation, evaluation)}, {metric} {about}",
+        "about": f"{kind_name(entry.facts)}, {metric} {about}",
         "charts": [
             {
                 "title": one.title,
@@ -205,7 +231,8 @@ def over_rates(found: Sequence[Rivals]) -> list[dict[str, Any]]:
     for rivals in found:
         sweeps = [_sweep(variant, entry) for variant, entry in rivals.best.items()]
         if lines := tuple(line for line in sweeps if line):
-            title = ", ".join(part for part in (rivals.facts["features"], rivals.how) if part)
+            features = features_name(rivals.facts["features"])
+            title = ", ".join(part for part in (features, rivals.how) if part)
             place = rivals.facts["evaluation"], rivals.facts["dataset"]
             entry = next(iter(rivals.best.values()))
             groups.setdefault(place, []).append((entry, Drawn(title, lines)))

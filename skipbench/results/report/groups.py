@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import SkipbenchError, UsageError
-from skipbench.results.figures import METRICS, Entry, Figure, differing, entries, only, parse_where
+from skipbench.results.figures import (
+    CHOSEN,
+    METRICS,
+    Entry,
+    Figure,
+    differing,
+    entries,
+    only,
+    parse_where,
+)
 from skipbench.results.layouts import DATASETS
 from skipbench.results.read import Source, Stored, listed, sift
 from skipbench.results.store import is_number
@@ -26,8 +35,9 @@ EVALUATIONS = {
     "probe": "linear probe", "tokencut": "TokenCut", "knn": "nearest neighbours",
     "cluster": "k-means clusters", "pca": "PCA",
 }  # fmt: skip
+METHODS = {"tokencut": "TokenCut", "lost": "LOST"}  # of one evaluation
 FEATURES = ("single", "multiscale")  # in the paper's order
-SAME = ("evaluation", "dataset", "split", "features")  # in which rivals agree
+SAME = ("evaluation", "method", "dataset", "split", "features")  # in which rivals agree
 
 
 @dataclass(frozen=True)
@@ -103,8 +113,7 @@ class Rivals:
 
     @property
     def title(self) -> str:
-        features = self.facts["features"]
-        return f"{dataset_name(self.facts['dataset'])}, {features}"
+        return f"{dataset_name(self.facts['dataset'])}, {features_name(self.facts['features'])}"
 
 
 def rivals(found: Sequence[Entry]) -> list[Rivals]:
@@ -134,12 +143,11 @@ def _rivals(group: Sequence[Entry], how: str) -> Rivals:
     )
 
 
-def differing_words(entry: Entry, group: Sequence[Entry]) -> str:
+def differing_words(entry: Entry, group: Sequence[Entry], but_for: Sequence[str] = ()) -> str:
     """How it was made, as far as others of the group were made otherwise."""
     way = _way(entry)
-    return ", ".join(
-        f"{name} {words(way.get(name))}" for name in differing([_way(e) for e in group])
-    )
+    names = [name for name in differing([_way(e) for e in group]) if name not in but_for]
+    return ", ".join(f"{name} {words(way.get(name))}" for name in names)
 
 
 def _way(entry: Entry) -> dict[str, Any]:
@@ -147,9 +155,17 @@ def _way(entry: Entry) -> dict[str, Any]:
     return {**entry.first.settings, **images}
 
 
+def chosen_on_the_answer(entry: Entry) -> bool:
+    """A block that is the best of several on the very images of its figure."""
+    return len(entry.first.blocks) > 1 and entry.first.settings[CHOSEN] == "val"
+
+
 def in_order(value: Any, fact: str) -> tuple[int, str]:
     """Known ones first, as the paper has them; then by name, block 2 before block 10."""
-    known = {"dataset": tuple(DATASETS), "features": FEATURES, "evaluation": tuple(EVALUATIONS)}
+    known = {
+        "dataset": tuple(DATASETS), "features": FEATURES, "evaluation": tuple(EVALUATIONS),
+        "method": tuple(METHODS),
+    }  # fmt: skip
     order = known.get(fact, ())
     by_number = re.sub(r"\d+", lambda digits: digits.group().zfill(9), str(value))
     return (order.index(value) if value in order else len(order)), by_number
@@ -158,7 +174,16 @@ def in_order(value: Any, fact: str) -> tuple[int, str]:
 def order_of(stored: Stored) -> list[Any]:
     """skip directly before the skipless that it is to be compared with."""
     facts = Figure(stored).facts
-    names = ("evaluation", "dataset", "features", "residual", "checkpoint", "epoch", "seed")
+    names = (
+        "evaluation",
+        "method",
+        "dataset",
+        "features",
+        "residual",
+        "checkpoint",
+        "epoch",
+        "seed",
+    )
     return [in_order(facts[name], name) for name in names]
 
 
@@ -167,6 +192,16 @@ def order_of(stored: Stored) -> list[Any]:
 
 def dataset_name(name: Any) -> str:
     return DATASETS.get(str(name), str(name))
+
+
+def kind_name(facts: Mapping[str, Any]) -> str:
+    """The evaluation, or the one of its methods."""
+    evaluation = str(facts["evaluation"])
+    return METHODS.get(str(facts["method"])) or EVALUATIONS.get(evaluation, evaluation)
+
+
+def features_name(features: Any) -> str:
+    return "all blocks" if features == "all" else str(features)
 
 
 def metric_name(entry: Entry) -> str:

@@ -12,15 +12,24 @@ import io
 import json
 import re
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from skipbench.errors import DataError
-from skipbench.results.figures import Figure
+from skipbench.results.figures import CHOSEN, Entry, Figure
 from skipbench.results.read import Stored
-from skipbench.results.report.groups import EVALUATIONS, dataset_name, order_of
+from skipbench.results.report.groups import (
+    EVALUATIONS,
+    dataset_name,
+    differing_words,
+    features_name,
+    kind_name,
+    order_of,
+)
 
 MOST_INDEX_BYTES = 1_000_000
 MOST_BYTES = 8_000_000  # of a picture's file
@@ -28,7 +37,10 @@ MOST_PIXELS = 8_000_000
 MOST_SIDE = 640  # on the page; larger ones are made smaller
 MOST_IMAGES = 12  # rows of a data set
 MOST_RECORDS = 8  # side by side; of more, the best of either variant
-KINDS = {"truth": "ground truth", "pca": "PCA"}
+KINDS = {"truth": "ground truth", "pca": "PCA", "box": "box found", "mask": "mask found"}
+PICTURE = "image"  # the kind that is the same, whatever was evaluated
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -62,9 +74,18 @@ def album(records: Sequence[Stored]) -> Album:
             data = stored.result.dataset
             key = str(data["name"]), str(data["split"]), str(data["fingerprint"])
             groups.setdefault(key, []).append(tiles)
+    titles = Counter((name, split) for name, split, _ in groups)
     for (name, split, _), group in sorted(groups.items()):
-        made.groups.append(_group(f"{dataset_name(name)}, {split}", group, made.left_out))
+        title = f"{dataset_name(name)}, {split}"
+        title += _which_images(group) if titles[name, split] > 1 else ""
+        made.groups.append(_group(title, group, made.left_out))
     return made
+
+
+def _which_images(group: Sequence[Tiles]) -> str:
+    """One split may have been evaluated on several lists of images, or with other labels."""
+    kinds = dict.fromkeys(kind_name(Figure(tiles.stored).facts) for tiles in group)
+    return f" ({', '.join(kinds)}, {group[0].stored.result.dataset['images']:,} images)"
 
 
 # -- what is there
@@ -143,9 +164,12 @@ def embed(folder: Path, path: Path) -> tuple[str, int, int]:
 
 def _group(title: str, group: Sequence[Tiles], left_out: list[str]) -> dict[str, Any]:
     shown = _chosen(group)
-    names = list(dict.fromkeys(name for tiles in shown for name in tiles.images))
+    # The first of each record, then the second: those of one do not push out another's.
+    turns = zip_longest(*(tiles.images for tiles in shown))
+    names = list(dict.fromkeys(name for turn in turns for name in turn if name is not None))
     legend = dict(pair for tiles in shown for pair in tiles.legend)
-    rows = [_row(name, shown, left_out) for name in names[:MOST_IMAGES]]
+    how = _made_how(shown)
+    rows = [_row(name, shown, how, left_out) for name in names[:MOST_IMAGES]]
     return {
         "title": title,
         "rows": [row for row in rows if row["shared"] or row["sets"]],
@@ -163,7 +187,7 @@ def _chosen(group: Sequence[Tiles]) -> list[Tiles]:
     best: dict[tuple[Any, ...], Tiles] = {}
     for tiles in ordered:
         facts = Figure(tiles.stored).facts
-        key = tuple(facts[name] for name in ("evaluation", "features", "residual"))
+        key = tuple(facts[name] for name in ("evaluation", "method", "features", "residual"))
         if key not in best or _value(tiles.stored) > _value(best[key].stored):
             best[key] = tiles
     return list(best.values())[:MOST_RECORDS]
@@ -173,30 +197,62 @@ def _value(stored: Stored) -> float:
     return Figure(stored).value if Figure(stored).known else float("-inf")
 
 
-def _row(image: str, shown: Sequence[Tiles], left_out: list[str]) -> dict[str, Any]:
-    shared: dict[str, dict[str, Any]] = {}
+def _made_how(shown: Sequence[Tiles]) -> dict[str, str]:
+    """By id: settings, where others of its kind have others. Of several blocks the best is drawn,
+    wherever that of the figure was chosen."""
+    entries = [Entry((Figure(tiles.stored),)) for tiles in shown]
+    found = {}
+    for entry in entries:
+        peers = [other for other in entries if kind_name(other.facts) == kind_name(entry.facts)]
+        but_for = [CHOSEN] if entry.first.by_block else []
+        found[entry.first.result.id] = differing_words(entry, peers, but_for)
+    return found
+
+
+def _row(
+    image: str, shown: Sequence[Tiles], how: Mapping[str, str], left_out: list[str]
+) -> dict[str, Any]:
+    """how: words on a record, by its id."""
     sets: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for tiles in shown:
-        parts = tiles.images.get(image, {"shared": {}, "own": {}})
-        missing = {kind: path for kind, path in parts["shared"].items() if kind not in shared}
-        for kind, made in _embedded(tiles, missing, left_out):
-            shared[kind] = made
-        facts = Figure(tiles.stored).facts
-        for kind, made in _embedded(tiles, parts["own"], left_out):
-            evaluation = str(facts["evaluation"])
-            key = EVALUATIONS.get(evaluation, evaluation), KINDS.get(kind, kind), facts["features"]
-            about = {"facts": facts, "id": tiles.stored.result.id, "note": tiles.notes.get(image)}
+        facts, identity = Figure(tiles.stored).facts, tiles.stored.result.id
+        files = tiles.images.get(image, {}).get("own", {})
+        about = {"facts": facts, "id": identity, "note": tiles.notes.get(image)}
+        for kind, made in _embedded(files, left_out):
+            what = kind_name(facts), KINDS.get(kind, kind), features_name(facts["features"])
+            key = (*what, how[identity]) if how[identity] else what
             sets.setdefault(key, []).append(made | about)
     return {
         "image": image,
-        "shared": [{**made, "kind": KINDS.get(kind, kind)} for kind, made in shared.items()],
+        "shared": _shared(image, shown, left_out),
         "sets": [{"words": ", ".join(key), "tiles": made} for key, made in sets.items()],
     }
 
 
+def _shared(image: str, shown: Sequence[Tiles], left_out: list[str]) -> list[dict[str, Any]]:
+    """Once each: the picture, and the truth of each evaluation, for masks and boxes are two."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for tiles in shown:
+        evaluation = str(tiles.stored.result.evaluation)
+        files = {
+            (kind, "" if kind == PICTURE else EVALUATIONS.get(evaluation, evaluation)): path
+            for kind, path in tiles.images.get(image, {}).get("shared", {}).items()
+        }
+        missing = {key: path for key, path in files.items() if key not in found}
+        for key, made in _embedded(missing, left_out):
+            alike = [one for (kind, _), one in found.items() if kind == key[0]]
+            if made not in alike:
+                found[key] = made
+    several = Counter(kind for kind, _ in found)
+    return [
+        {**made, "kind": KINDS.get(kind, kind) + (f" ({whose})" if several[kind] > 1 else "")}
+        for (kind, whose), made in found.items()
+    ]
+
+
 def _embedded(
-    tiles: Tiles, files: Mapping[str, Path], left_out: list[str]
-) -> Iterable[tuple[str, dict[str, Any]]]:
+    files: Mapping[Key, Path], left_out: list[str]
+) -> Iterable[tuple[Key, dict[str, Any]]]:
     """A file that is not there is nothing to speak of; one that is no picture is."""
     for kind, path in files.items():
         try:

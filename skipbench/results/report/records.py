@@ -9,8 +9,9 @@ from skipbench.results.figures import Entry, Figure
 from skipbench.results.read import Stored
 from skipbench.results.report.curves import figure_words
 from skipbench.results.report.groups import (
-    EVALUATIONS,
     dataset_name,
+    features_name,
+    kind_name,
     metric_name,
     order_of,
     words,
@@ -18,7 +19,7 @@ from skipbench.results.report.groups import (
 
 LONG_LIST = 12  # of names; longer ones are counted
 SWITCHES = {"norm", "standardize"}  # --norm and --no-norm
-ELSEWHERE = {"per_class", "rates", "chosen", "headline"}  # in the page's bars and curves
+ELSEWHERE = {"per_class", "rates", "blocks", "chosen", "headline"}  # in the page's bars and curves
 
 Rows = list[tuple[str, str, str]]  # fact, value, where it was read
 
@@ -54,18 +55,8 @@ def anchors_of(records: Iterable[Stored]) -> dict[str, str]:
 
 def _title(stored: Stored) -> str:
     facts = Figure(stored).facts
-    evaluation = str(facts["evaluation"])
-    return ", ".join(
-        map(
-            str,
-            (
-                facts["checkpoint"],
-                EVALUATIONS.get(evaluation, evaluation),
-                dataset_name(facts["dataset"]),
-                facts["features"],
-            ),
-        )
-    )
+    data, features = dataset_name(facts["dataset"]), features_name(facts["features"])
+    return ", ".join((str(facts["checkpoint"]), kind_name(facts), data, features))
 
 
 def _figure(stored: Stored) -> str:
@@ -86,7 +77,7 @@ def parts(result: Result) -> list[dict[str, Any]]:
     metrics = {k: v for k, v in result.metrics.items() if k not in ELSEWHERE}
     record = {"id": result.id, "file": f"{result.id}.json", "schema": result.schema}
     told = {
-        "Figure": rows(metrics),
+        "Figure": rows(metrics | _other_choices(result)),
         "Checkpoint": [(n, v, words(read.get(n, ""))) for n, v, _ in rows(checkpoint)],
         "Features": rows(result.features),
         "Protocol": rows(result.protocol),
@@ -97,6 +88,14 @@ def parts(result: Result) -> list[dict[str, Any]]:
         "Record": rows(record),
     }
     return [{"name": name, "rows": found} for name, found in told.items() if found]
+
+
+def _other_choices(result: Result) -> dict[str, Any]:
+    """What a block chosen on other images scores: no curve has it, unlike the rates of a probe."""
+    chosen = result.metrics.get("chosen") if "blocks" in result.metrics else None
+    others = chosen.items() if isinstance(chosen, Mapping) else ()
+    taken = result.metrics.get("selected_on")
+    return {f"chosen on {where}": choice for where, choice in others if where != taken}
 
 
 def rows(facts: Mapping[str, Any], before: str = "") -> Rows:

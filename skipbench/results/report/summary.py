@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from skipbench.results.figures import Entry
 from skipbench.results.rendering import chance, signed
 from skipbench.results.report.charts import bars, forest
-from skipbench.results.report.groups import DASH, EVALUATIONS, Rivals, number
+from skipbench.results.report.groups import (
+    DASH,
+    Rivals,
+    chosen_on_the_answer,
+    kind_name,
+    number,
+)
 
 if TYPE_CHECKING:
     from skipbench.results.compare import Paired
@@ -36,20 +42,24 @@ def summary(found: Sequence[Rivals]) -> list[dict[str, Any]]:
 
 
 def _about(rivals: Rivals) -> str:
-    evaluation = str(rivals.facts["evaluation"])
-    return f"{EVALUATIONS.get(evaluation, evaluation)}, {rivals.metric}, {rivals.facts['split']}"
+    return f"{kind_name(rivals.facts)}, {rivals.metric}, {rivals.facts['split']}"
 
 
 def _side(rivals: Rivals, variant: str) -> dict[str, Any]:
     entry = rivals.best.get(variant)
     several = rivals.of.get(variant, 0)
-    note = f"best of {several}" if several > 1 else ""
-    return {"variant": variant, "entry": entry, "note": note}
+    notes = [f"best of {several}"] if several > 1 else []
+    if entry and (block := entry.first.result.metrics.get("block")) is not None:
+        blocks = len(entry.first.blocks)
+        notes += [f"block {block} of {blocks}"] if blocks > 1 else []
+    return {"variant": variant, "entry": entry, "note": ", ".join(notes)}
 
 
 def _forest(rivals: Rivals, found: Sequence[Rivals]) -> str:
-    same = ("evaluation", "dataset")
-    peers = [one for one in found if all(one.facts[n] == rivals.facts[n] for n in same)]
+    def scale(one: Rivals) -> list[Any]:
+        return [one.facts["evaluation"], one.facts["dataset"], one.metric]
+
+    peers = [one for one in found if scale(one) == scale(rivals)]
     ends = [
         end
         for one in peers
@@ -73,6 +83,7 @@ def sentence(rivals: Rivals) -> str:
     skip, skipless = rivals.both
     if rivals.tested:
         chosen = any(number > 1 for number in rivals.of.values())
+        chosen = chosen or any(map(chosen_on_the_answer, rivals.both))
         more = " The best were chosen first, for which p makes no allowance." if chosen else ""
         return _tested(rivals.tested) + more
     return f"{_above(skipless.value - skip.value)}; {_intervals(skip, skipless)}."
