@@ -182,7 +182,7 @@ Select = Annotated[
     typer.Option(
         "--select",
         metavar="val|holdout",
-        help="Figures of the learning rate (probe) or block (tokencut) chosen there: on the evaluated "
+        help="Figures of the learning rate (probe) or block (tokencut) chosen on the evaluated "
         "images, or on others; records of several have both.",
         show_default="as each record has it",
     ),

@@ -75,7 +75,7 @@ def _print(found: "list[Stored]") -> None:
             facts["checkpoint"],
             facts["residual"],
             f"{facts['dataset']} {facts['split']}" + (", partial" if figure.partial else ""),
-            facts["features"],
+            facts["features"] + (", lost" if facts["method"] == "lost" else ""),
             f"{METRICS.get(figure.metric, figure.metric)} {figure.value:.1f}{ends}"
             if figure.known
             else "–",

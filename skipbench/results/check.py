@@ -172,7 +172,8 @@ def _require_noise(lines: Sequence[Expected]) -> None:
         told = "\n".join(f"  {name}" for name in unknown)
         raise UsageError(
             f"--sigma: the noise of {len(unknown)} figures is not known:\n{told}\n"
-            "`skipbench calibrate` measures it; --where leaves figures out."
+            "`skipbench calibrate` measures it, where there is a seed (tokencut has none); --where "
+            "leaves figures out."
         )
     if few := [line for line in lines if line.noise_seeds < FEW_SEEDS]:
         least = min(line.noise_seeds for line in few)
