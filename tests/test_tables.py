@@ -627,7 +627,12 @@ def test_python():
 
 
 def test_records_that_lack_a_setting_of_others_share_a_plain_table():
-    other = make_result(evaluation="tokencut", metric="corloc", value=30.0, protocol={"tau": 0.2})
-    made = table([make_result(), other])
+    cuts = [
+        make_result(evaluation="tokencut", metric="corloc", value=30.0, protocol={"tau": tau})
+        for tau in (0.2, 0.3)
+    ]
+    made = table([make_result(), cuts[0]])
     assert made.columns == (("figure", "mIoU"), ("figure", "CorLoc"))
-    assert {label for row in made.rows for label in row.labels} >= {"0.2", "–", "tokencut"}
+    assert [row.labels for row in made.rows] == [("model.pth", "probe"), ("model.pth", "tokencut")]
+    made = table([make_result(), *cuts])  # only what differs within an evaluation is a column
+    assert {row.labels[-1] for row in made.rows} == {"–", "0.2", "0.3"}

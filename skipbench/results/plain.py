@@ -15,9 +15,13 @@ def plain(found: Sequence[Entry]) -> Table:
     """A row for each entry, a column for each fact and setting in which they differ."""
     facts = [_all_facts(entry) for entry in found]
     different = differing(facts)
-    # What the model is, its name says, unless one name stands for two; so with the method.
-    said_by = dict.fromkeys((WEIGHTS, *found[0].first.model), "checkpoint")
-    said_by["method"] = "evaluation"
+    # What the model is, its name says, unless one name stands for two; and how an evaluation is
+    # made, its own name: that a probe has learning rates and TokenCut has none is no news.
+    said_by = dict.fromkeys(different, "evaluation")
+    said_by |= dict.fromkeys((WEIGHTS, *found[0].first.model), "checkpoint")
+    for fact in FACTS:
+        if fact != "method":
+            said_by.pop(fact, None)
     shown = [
         name for name in different if name not in said_by or _varies(facts, name, said_by[name])
     ]
@@ -46,7 +50,7 @@ def plain(found: Sequence[Entry]) -> Table:
 def _varies(facts: Sequence[Mapping[str, Any]], name: str, of: str) -> bool:
     """Whether a checkpoint, by its name, or an evaluation has several values of it."""
     owners = {one[of] for one in facts}
-    return len({(one[of], str(one[name])) for one in facts}) > len(owners)
+    return len({(one[of], str(one.get(name))) for one in facts}) > len(owners)
 
 
 def _all_facts(entry: Entry) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from skipbench.datasets import Dataset
 from skipbench.errors import UsageError
 from skipbench.images import parse_size
 from skipbench.pipeline import Inspection, Reading, inspect
-from skipbench.records import TENSORS, Result
+from skipbench.records import PRECISIONS, TENSORS, Result
 from skipbench.runs.calls import call_of, keeping_of, reading_of
 from skipbench.runs.splits import open_objects
 from skipbench.runs.tokencut import Asked, Discovery, Finder, Method
@@ -107,10 +107,15 @@ def asked_of(options: Mapping[str, Any], **more: object) -> Asked:
 
 def check(asked: Asked) -> None:
     """What can be said before anything is opened."""
-    if asked.method not in get_args(Method):
-        raise UsageError(f"--method {asked.method!r}: give {' or '.join(get_args(Method))}")
-    if asked.feature not in TENSORS:
-        raise UsageError(f"--feature {asked.feature!r}: give {', '.join(TENSORS)}")
+    for option, value, known in (
+        ("method", asked.method, get_args(Method)),
+        ("feature", asked.feature, TENSORS),
+        ("score", asked.score, ("boxes", "masks")),
+        ("select", asked.select, ("val", "holdout")),
+        ("precision", asked.precision, PRECISIONS),
+    ):
+        if value not in known:
+            raise UsageError(f"--{option} {value!r}: give {', '.join(known)}")
     if not -1 < asked.tau < 1:
         raise UsageError(f"--tau {asked.tau:g}: a cosine lies between -1 and 1")
     if not 0 < asked.eps < 1:
