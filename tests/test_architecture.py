@@ -85,8 +85,9 @@ def test_public_surface():
     assert set(skipbench.__all__) == {
         "__version__", "Backbone", "Checkpoint", "CheckpointFacts", "Dataset", "DatasetFacts",
         "FeatureSpec", "Result", "SkipbenchError", "calibrate", "check", "compare", "extract",
-        "inspect", "load_backbone", "open_checkpoint", "open_dataset", "probe", "probe_all",
-        "read_results", "report", "run", "table", "tables", "update_baseline",
+        "find_objects", "inspect", "load_backbone", "open_checkpoint", "open_dataset", "probe",
+        "probe_all", "read_results", "report", "run", "table", "tables", "tokencut",
+        "update_baseline",
     }  # fmt: skip
     assert all(getattr(skipbench, name) is not None for name in skipbench.__all__)
     with pytest.raises(AttributeError):

@@ -56,6 +56,8 @@ def skip_ckpt(tmp_path):
         (["run", "--help"], 0),
         (["run", "x.toml", "--onyl", "y"], 2),
         (["probe", "--ckpt", "x", "--epochs", "0", "--dataset", "voc"], 2),
+        (["tokencut", "--help"], 0),
+        (["tokencut", "--ckpt", "x", "--dataset", "voc", "--tau", "low"], 2),
         (["inspect", "--ckptt", "x"], 2),
         (["inspct"], 2),
         (["extract", "x", "--ckpt", "y", "--limit", "many"], 2),
@@ -306,6 +308,13 @@ def test_a_reader_that_goes_away_is_no_error(arguments, skip_ckpt, tmp_path):
         (["extract", "PICTURES", "--ckpt", "CKPT", "--tensor", "key"], 2),
         (["extract", "nowhere", "--ckpt", "CKPT"], 4),
         (["extract", "PICTURES", "--ckpt", "CKPT", "--cache", "/proc/skipbench"], 7),
+        (["tokencut", "--ckpt", "CKPT"], 2),
+        (["tokencut", "--ckpt", "CKPT", "--dataset", "shapes", "--method", "los"], 2),
+        (["tokencut", "--ckpt", "CKPT", "--dataset", "shapes", "--feature", "key"], 2),
+        (["tokencut", "--ckpt", "CKPT", "--dataset", "vocc", "--out", "PICTURES"], 2),
+        (["tokencut", "--ckpt", "CKPT", "--dataset", "voc", "--tau", "2", "--out", "PICTURES"], 2),
+        (["tokencut", "--ckpt", "CKPT", "--images", "nowhere", "--out", "PICTURES"], 4),
+        (["tokencut", "--ckpt", "CKPT", "--dataset", "shapes", "--out", "/proc/skipbench"], 7),
     ],
 )
 def test_what_is_cheap_to_check_is_answered_without_torch(

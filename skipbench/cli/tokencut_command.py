@@ -125,8 +125,13 @@ def tokencut(
         bool, typer.Option("--no-cache", help="Keep nothing for going on after an interruption.")
     ] = False,
     out: Annotated[
-        str, typer.Option("--out", help="Folder for the records, or for the pictures of --images.")
-    ] = "results",
+        str | None,
+        typer.Option(
+            "--out",
+            help="Folder for the records, or for the pictures of --images.",
+            show_default="results, or found",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Do it again, though it is done.")] = False,
     pictures: Annotated[
         int,
@@ -148,18 +153,21 @@ def tokencut(
     """
     from pathlib import Path
 
+    from skipbench.evaluations._cut_settings import METHODS, SCORES, check_cut
     from skipbench.features.layers import check_layers
     from skipbench.files import cache_folder, ensure_writable
-    from skipbench.images import parse_size
+    from skipbench.images import find_images, parse_size
     from skipbench.records import PRECISIONS, TENSORS
 
-    _check_task(dataset, images)
-    options.one_of("--method", method, "tokencut", "lost")
+    _check_task(dataset, images, {"--split": split, "--score": score, "--dry-run": dry_run or None})
+    out = out or ("found" if images else "results")
+    options.one_of("--method", method, *METHODS)
     options.one_of("--feature", feature, *TENSORS)
-    options.one_of("--score", score, "boxes", "masks")
+    options.one_of("--score", score, *SCORES)
     options.one_of("--select", select, "val", "holdout")
     options.one_of("--precision", precision, *PRECISIONS)
     check_layers(layers)
+    check_cut(tau, eps)
     parse_size(size)
     at_once = options.batch_size(batch_size)
     ensure_writable(Path(out))
@@ -175,9 +183,11 @@ def tokencut(
         "force": force, "pictures": pictures,
     }  # fmt: skip
     if images:
+        find_images(images)  # what is not there is said before anything is loaded
+
         from skipbench.runs.finding import find_objects
 
-        folder = find_objects(ckpt, images, **reading(), **how)
+        folder = find_objects(ckpt, images, **reading(), **how, limit=limit, skip_bad=skip_bad)
         typer.echo(json.dumps({"pictures": str(folder)}) if as_json else f"pictures: {folder}")
         return
 
@@ -204,9 +214,13 @@ def tokencut(
         show(result, out)
 
 
-def _check_task(dataset: str | None, images: list[str] | None) -> None:
+def _check_task(
+    dataset: str | None, images: list[str] | None, of_data: "dict[str, object]"
+) -> None:
     if bool(dataset) == bool(images):
         raise UsageError("give --dataset NAME for a figure, or --images DIR for pictures alone")
+    if images and (given := [option for option, value in of_data.items() if value is not None]):
+        raise UsageError(f"{given[0]} goes with --dataset, not with --images")
 
 
 def _say_estimate(run: Any, as_json: bool) -> None:

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 
 ROWS = 600  # of a graph at a time: what is above the diagonal is mirrored, half of the work
-DIGITS = 7  # of 7 bits: 49 bits, next to the 53 of float64
+BITS = 54  # of a fixed-point number; float64 has 53
+TOP_BITS = 0x0080_8080_8080_8080  # of the seven lowest bytes
 FLOAT_BITS = 24  # whole numbers up to 2^24 are exact in float32
 
 
@@ -41,9 +42,9 @@ class Graphs:
         self.links, self.eps = links, eps
         self.numbers = list(range(len(links)))  # those of the links that are meant
         self.exact = exact or ("int8" if links.device.type == "cpu" and has_int8() else "float32")
-        whole = links.new_ones(links.shape[:2], dtype=torch.float64)
-        self.neighbours = self.sums(whole[:, None])[:, 0]  # of each token
-        self.degrees = self.affine(whole[:, None])[:, 0]
+        ones = torch.ones(len(links), 1, links.shape[1], dtype=torch.float64, device=links.device)
+        self.neighbours = self.sums(ones)[:, 0]  # of each token
+        self.degrees = eps * links.shape[1] + (1 - eps) * self.neighbours
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -67,43 +68,38 @@ class Graphs:
         """Of each vector, for each token, the sum over its neighbours. x, and the answer:
         (graphs, vectors, n) float64."""
         largest = x.abs().amax(-1, keepdim=True)
-        exponent = torch.frexp(largest).exponent  # |x| ≤ 2^exponent
-        x = torch.ldexp(x, -exponent)
-        x = self._sums_int8(x) if self.exact == "int8" else self._sums_float32(x)
-        return torch.ldexp(x, exponent)
+        unit = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent - BITS)
+        whole = torch.round(x / unit)  # up to 2^BITS; exact, for the unit is a power of two
+        sums = self._sums_int8 if self.exact == "int8" else self._sums_float32
+        return sums(whole) * unit
 
-    def _sums_int8(self, x: torch.Tensor) -> torch.Tensor:
-        """x: at most 1."""
-        parts, values = digits(x, 7, DIGITS)
-        parts = parts.to(torch.int8).flatten(1, 2)
+    def _sums_int8(self, whole: torch.Tensor) -> torch.Tensor:
+        """The digits are the bytes of an int64, from −128 to 127: with 128 in every place added,
+        the bytes are those digits plus 128, and turning the top bit of each takes 128 away."""
+        parts = ((whole.to(torch.int64) + TOP_BITS) ^ TOP_BITS)[..., None].view(torch.int8)
+        parts = parts.mT.flatten(1, 2)  # (graphs, vectors · 8, n), the lowest digit first
         links = self.links.view(torch.int8)
         pairs = zip(parts, self.numbers, strict=True)
-        summed = [torch._int_mm(some, links[number]) for some, number in pairs]
-        return together(torch.stack(summed), values, x)
+        summed = torch.stack([torch._int_mm(some, links[number]) for some, number in pairs])
+        return _together(summed, whole, base=2.0**8)
 
-    def _sums_float32(self, x: torch.Tensor) -> torch.Tensor:
-        """The same on any device."""
+    def _sums_float32(self, whole: torch.Tensor) -> torch.Tensor:
+        """The same on any device, with digits so short that no sum exceeds what float32 holds."""
         bits = min(11, FLOAT_BITS - self.tokens.bit_length() + 1)
-        parts, values = digits(x, bits, -(-7 * DIGITS // bits))
-        whole = len(self) == len(self.links)
-        links = self.links if whole else self.links[self.numbers]
-        summed = parts.float().flatten(1, 2) @ links.float()
-        return together(summed, values, x)
+        places = torch.arange(-(-BITS // bits) + 1, dtype=torch.float64, device=whole.device)
+        above = torch.round(whole[..., None, :] / torch.exp2(bits * places)[:, None])
+        parts = above.clone()
+        parts[..., :-1, :] -= 2.0**bits * above[..., 1:, :]
+        complete = len(self) == len(self.links)
+        links = self.links if complete else self.links[self.numbers]
+        return _together(parts.float().flatten(1, 2) @ links.float(), whole, base=2.0**bits)
 
 
-def digits(x: torch.Tensor, bits: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(…, vectors, count, n) whole numbers from −2^(bits−1) to 2^(bits−1), and the value of each
-    place, so that x is their sum. x: (…, vectors, n), at most 1."""
-    places = torch.arange(count, dtype=torch.float64, device=x.device)
-    scale = torch.exp2(bits - 1 + bits * places)[:, None]
-    rounded = torch.round(x[..., None, :] * scale)
-    rounded[..., 1:, :] -= 2.0**bits * rounded[..., :-1, :]
-    return rounded, 1 / scale[:, 0]
-
-
-def together(summed: torch.Tensor, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Sums of digits → sums of x. summed: (graphs, vectors · digits, n)."""
-    by_place = summed.to(torch.float64).unflatten(1, (x.shape[1], len(values)))
+def _together(summed: torch.Tensor, whole: torch.Tensor, base: float) -> torch.Tensor:
+    """Sums of digits → sums of numbers. summed: (graphs, vectors · digits, n), lowest digit first;
+    whole: (graphs, vectors, n)."""
+    by_place = summed.to(torch.float64).unflatten(1, (whole.shape[1], -1))
+    values = base ** torch.arange(by_place.shape[2], dtype=torch.float64, device=summed.device)
     return torch.matmul(values, by_place)
 
 

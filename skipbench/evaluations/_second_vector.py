@@ -19,6 +19,7 @@ SMALL = 128  # tokens: a dense solver is as fast
 BLOCK = 2  # vectors at a time, so that two equal eigenvalues are seen to be equal
 CHECKS = (7, 9, 11, 13, 16, 20, 25, 32, 40, 60, 90, 130)  # products after which it is looked at
 PRECISE = 1e-8  # bound of the error of an entry of y, whose largest is 1
+A_BIT = 1e-2  # of a random vector, in one that is not
 NOTHING = 1e-10  # length of a vector that is rounding noise
 SAME = 1e-9  # eigenvalues that are no further apart are one
 
@@ -67,10 +68,10 @@ class Krylov:
         self._basis, self._images = self._room(len(graphs))  # images: of the basis, under M
         self._basis[:, :1] = F.normalize(1 / self.root, dim=-1)  # the first eigenvector: √d
         self.size = 1
-        # How many neighbours a token has says much of the side it is on; a random vector has a bit
-        # of every eigenvector.
-        start = self._random().expand(len(graphs), -1, -1).clone()
-        start[:, :1] = 1 / self.root**3
+        # How many neighbours a token has says much of the side it is on; random vectors have a bit
+        # of every eigenvector. Degrees alone would show one of two equal ones at most.
+        start = F.normalize(self._random(), dim=-1).expand(len(graphs), -1, -1).clone()
+        start[:, :1] = start[:, :1] * A_BIT + F.normalize(1 / self.root**3, dim=-1)
         self._add(start)
 
     def _room(self, graphs: int) -> torch.Tensor:
@@ -126,7 +127,8 @@ class Krylov:
 
 def _dense(graphs: Graphs, i: int) -> tuple[torch.Tensor, float, float]:
     """u, λ2 and λ3 − λ2 by LAPACK."""
-    links, root = graphs.links[i].cpu().numpy(), graphs.degrees[i].rsqrt().cpu().numpy()
+    links = graphs.links[graphs.numbers[i]].cpu().numpy()
+    root = graphs.degrees[i].rsqrt().cpu().numpy()
     matrix = root[:, None] * np.where(links, 1.0, graphs.eps) * root
     n = len(root)
     values, vectors = eigh(matrix, subset_by_index=(max(n - 3, 0), n - 1), check_finite=False)

@@ -38,6 +38,8 @@ def _grow(
     order = neighbours.argsort(stable=True)[:expansion]
     seed = int(order[0])
     similar = order[tokens[order] @ tokens[seed] > 0]
+    if not len(similar):  # a token of zeros, that resembles nothing
+        return nothing_stands_out(grid_hw)
     correlation = (tokens @ tokens[similar].sum(0)).cpu().numpy()
     rivals = (neighbours == fewest).nonzero()[:, 0].cpu().numpy()
     mask, apart = part_of((correlation > 0).reshape(grid_hw), seed, rivals)

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from skipbench.evaluations._cut_settings import EPS, TAU
 from skipbench.evaluations._graph import Graphs, link
 from skipbench.evaluations._objects import Found, Solver, nothing_stands_out, part_of
 from skipbench.evaluations._second_vector import SAME, second_vectors
@@ -30,7 +31,7 @@ BYTES_ON_CPU, BYTES_ON_GPU = 16_000_000, 256_000_000
 
 
 def tokencut(
-    tokens: torch.Tensor, grid_hw: tuple[int, int], tau: float = 0.2, eps: float = 1e-5
+    tokens: torch.Tensor, grid_hw: tuple[int, int], tau: float = TAU, eps: float = EPS
 ) -> list[Found]:
     """One object in each image. tokens: (images, height · width, channels)."""
     found: list[Found] = []

@@ -12,6 +12,7 @@ import json
 import logging
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from math import isfinite
@@ -48,9 +49,14 @@ def write_result(folder: Path, result: Result, arrays: Mapping[str, np.ndarray])
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    write_whole(path, packed(arrays))
+
+
+def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """As an .npz file has them."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    write_whole(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def _write_record(folder: Path, result: Result) -> Path:
@@ -190,12 +196,23 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
+# What numpy and zipfile raise where bytes are not as they were written.
+DAMAGE = (
+    OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zlib.error,
+    zipfile.BadZipFile,
+)  # fmt: skip
+
+
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        return unpacked(path.read_bytes())
+    except DAMAGE as error:
         raise DataError(f"{path}: missing or damaged ({error})") from None
+
+
+def unpacked(content: bytes) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
 
 
 def find_result(folder: Path, result_id: str) -> Result | None:

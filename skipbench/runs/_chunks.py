@@ -1,13 +1,15 @@
 """Results by image, kept shard by shard, so that an interrupted run goes on where it was."""
 
+import hashlib
 import logging
 import shutil
 from pathlib import Path
 
 import numpy as np
 
-from skipbench.errors import DataError
-from skipbench.results.store import read_arrays, write_arrays
+from skipbench.errors import ResourceError
+from skipbench.files import write_whole
+from skipbench.results.store import packed, unpacked
 
 log = logging.getLogger("skipbench")
 
@@ -15,30 +17,42 @@ Arrays = dict[str, np.ndarray]
 
 
 class Chunks:
-    """folder/00007.npz for the eighth shard; None: nothing is kept."""
+    """folder/00007.npz for the eighth shard, behind its checksum; None: nothing is kept."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     def load(self, shard: int) -> Arrays | None:
         """None where it is not there, or damaged."""
-        if self.folder is None or not self._path(shard).exists():
+        if self.folder is None:
             return None
+        path = self.folder / f"{shard:05d}.npz"
         try:
-            return read_arrays(self._path(shard))
-        except DataError as error:
-            log.warning("%s; these images are done again", error)
+            content = path.read_bytes()
+        except OSError:
             return None
+        if hashlib.sha256(content[32:]).digest() != content[:32]:
+            log.warning("%s is damaged: its images are done again", path)
+            return None
+        return unpacked(content[32:])
 
     def save(self, shard: int, arrays: Arrays) -> None:
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_arrays(self._path(shard), arrays)
+        if self.folder is None:
+            return
+        data = packed(arrays)
+        content = hashlib.sha256(data).digest() + data
+        try:
+            self._write(shard, content)
+        except ResourceError:
+            if self.folder.exists():
+                raise
+            self._write(shard, content)  # another process was done just now, and cleared it away
+
+    def _write(self, shard: int, content: bytes) -> None:
+        assert self.folder is not None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / f"{shard:05d}.npz", content)
 
     def forget(self) -> None:
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _path(self, shard: int) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{shard:05d}.npz"

@@ -10,6 +10,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,9 @@ from PIL import Image, ImageDraw
 
 from skipbench.datasets import Item
 from skipbench.engine.progress import progress
+from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, write_whole
-from skipbench.images import Picture, find_images
+from skipbench.images import ImageItem, Picture
 from skipbench.pictures import Cell, Colour, blend, paint, save, sheet
 from skipbench.results.store import read_arrays
 from skipbench.runs._pictures import MOST_ON_SHEET, from_both_ends, save_tile, write_tiles
@@ -161,7 +163,8 @@ def _draw_tiles(
         for kind, pixels in kinds.items():
             save_tile(folder / files[kind], pixels)
         shared = {kind: files.pop(kind) for kind in ("image", "truth")}
-        note = f"block {run.blocks[place]}, {words.format(best[number])}"
+        score = "no label" if np.isnan(best[number]) else words.format(best[number])
+        note = f"block {run.blocks[place]}, {score}"
         tiles.append({"image": item.name, "shared": shared, "own": files, "note": note})
     write_tiles(folder, tiles, [])
 
@@ -169,11 +172,12 @@ def _draw_tiles(
 # -- plain pictures
 
 
-def draw_pictures(finder: "Finder", given: Sequence[str | Path]) -> Path:
+def draw_pictures(finder: "Finder", pictures: Sequence[ImageItem]) -> Path:
     """One PNG a picture, a row for each block; objects.csv; the first of them on one sheet."""
-    pictures, out = find_images(given), finder.asked.out
+    out = finder.asked.out
     ensure_writable(out)
     files = _file_names([picture.name for picture in pictures])
+    _keep_originals(pictures, [out / name for name in (*files, "sheet.png", "objects.csv")])
     lines: dict[int, list[list[Any]]] = {}
     first: dict[int, list[Cell]] = {}
     for number, seen in _looked_at(finder, pictures, range(len(pictures))):
@@ -220,7 +224,22 @@ def _write_objects(path: Path, lines: Sequence[Sequence[Any]]) -> None:
 
 
 def _file_names(names: Sequence[str]) -> list[str]:
-    """ "a/b.jpg" → "a_b.png"; with its ending, where that would be two pictures' name."""
+    """ "a/b.jpg" → "a_b.png"; with its ending, where that would be two pictures' name, and with a
+    number where that, too, is not enough."""
     flat = [name.replace("/", "_") for name in names]
     times = Counter(Path(name).stem for name in flat)
-    return [f"{Path(n).stem if times[Path(n).stem] == 1 else n}.png" for n in flat]
+    taken, found = {"sheet"}, []
+    for name in flat:
+        stem = Path(name).stem
+        first = stem if times[stem] == 1 else name
+        numbered = (f"{first}_{number}" for number in count(2))
+        found.append(next(word for word in chain([first], numbered) if word not in taken))
+        taken.add(found[-1])
+    return [f"{name}.png" for name in found]
+
+
+def _keep_originals(pictures: Sequence[ImageItem], written: Sequence[Path]) -> None:
+    originals = {picture.path.resolve() for picture in pictures}
+    for path in written:
+        if path.resolve() in originals:
+            raise UsageError(f"{path} would be drawn over: give another folder with --out")

@@ -78,13 +78,18 @@ def score_masks(item: Item, seen: Seen) -> Arrays:
     truth, counted = mask > 0, mask != IGNORED
     blocks = range(len(seen.found))
     scores = [mask_scores(seen.mask(block), truth, counted) for block in blocks]
-    curves = [f_beta_by_threshold(seen.map(block), truth, counted) for block in blocks]
+    curves = [f_beta_by_threshold(_settled(seen.map(block)), truth, counted) for block in blocks]
     return {
         "score": np.array([one.iou for one in scores], np.float32),
         "accuracy": np.array([one.accuracy for one in scores], np.float32),
         "f_beta": np.array([one.f_beta for one in scores], np.float32),
         "f_beta_curve": np.array(curves, np.float32),
     }
+
+
+def _settled(values: np.ndarray) -> np.ndarray:
+    """Of which the largest is ±1, and without the last digits: rounding noise is no order."""
+    return np.round(values / max(float(np.abs(values).max()), 1e-300), 7)
 
 
 def stacked(images: Sequence[Mapping[str, np.ndarray]]) -> Arrays:

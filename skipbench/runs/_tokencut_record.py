@@ -4,6 +4,7 @@ import csv
 import io
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from skipbench.evaluations._objects import SOLVERS
 from skipbench.features.store import model_part
 from skipbench.files import write_whole
 from skipbench.images import parse_size, size_name
-from skipbench.metrics.boxes import SPLITS, cross_chosen, share_percent
+from skipbench.metrics.boxes import SPLITS, CrossChosen, cross_chosen, share_percent
 from skipbench.metrics.intervals import (
     METHOD,
     RESAMPLES,
@@ -79,7 +80,7 @@ def metrics(run: "Discovery", arrays: Arrays) -> dict[str, Any]:
     rows = _by_block(arrays, blocks, name)
     best = max(rows, key=lambda row: row[name])
     chosen = {"val": {key: best[key] for key in (name, "interval", "block")}, "holdout": None}
-    if len(blocks) > 1 and (honest := cross_chosen(_scores(arrays))):
+    if len(blocks) > 1 and (honest := _cross_chosen(arrays)):
         value, ends = _figure(honest.counts)
         often = {str(b): int(n) for b, n in zip(blocks, honest.chosen, strict=True) if n}
         chosen["holdout"] = {name: value, "interval": ends, "block": None, "blocks": often}
@@ -97,9 +98,16 @@ def metrics(run: "Discovery", arrays: Arrays) -> dict[str, Any]:
     }
 
 
-def _scores(arrays: Arrays) -> np.ndarray:
-    """(images, blocks), an image of which no pixel counts as 0."""
-    return np.nan_to_num(arrays["score"].astype(np.float64))
+def _cross_chosen(arrays: Arrays) -> CrossChosen | None:
+    """An image of which no pixel counts, counts for nothing."""
+    scores = arrays["score"].astype(np.float64)
+    known = ~np.isnan(scores[:, 0])
+    honest = cross_chosen(scores[known])
+    if honest is None or known.all():
+        return honest
+    counts = np.zeros((len(scores), 2))
+    counts[known] = honest.counts
+    return replace(honest, counts=counts)
 
 
 def counts_of(arrays: Arrays, block: int) -> np.ndarray:
@@ -177,7 +185,7 @@ def kept_arrays(run: "Discovery", arrays: Arrays, found: Mapping[str, Any]) -> A
     """By image; `counts` of the headline, as comparisons take them."""
     kept = {name: array for name, array in arrays.items() if name != "f_beta_curve"}
     counts = {"val": counts_of(arrays, reported(run, found))}
-    if len(run.blocks) > 1 and (honest := cross_chosen(_scores(arrays))):
+    if len(run.blocks) > 1 and (honest := _cross_chosen(arrays)):
         counts["holdout"] = honest.counts
     if found["chosen"]:
         kept |= {f"counts_{where}": array for where, array in counts.items()}
@@ -221,16 +229,19 @@ class SoFar:
 
     def __init__(self, run: "Discovery", scores: Sequence[np.ndarray]) -> None:
         """scores: by block, of the images that were done before."""
-        self.run, self.images = run, len(scores)
-        self.total = np.nansum([np.zeros(len(run.blocks)), *scores], axis=0)
+        self.run, self.images = run, 0
+        self.total = np.zeros(len(run.blocks))
+        for score in scores:
+            self.add(score)
 
     def add(self, score: np.ndarray) -> str:
-        """score: by block, of one more image."""
-        self.images += 1
+        """score: by block, of one more image; NaN where it has none."""
+        self.images += not np.isnan(score).any()
         self.total += np.nan_to_num(score)
         best = int(self.total.argmax())
         which = f" (block {self.run.blocks[best]})" if len(self.total) > 1 else ""
-        return f"{NAMES[self.run.asked.score]} {100 * self.total[best] / self.images:.1f}{which}"
+        mean = 100 * self.total[best] / max(self.images, 1)
+        return f"{NAMES[self.run.asked.score]} {mean:.1f}{which}"
 
 
 def say_what_matters(found: Mapping[str, Any], images: int, asked: "Asked") -> None:

@@ -1,17 +1,18 @@
 """Object discovery as one call each from Python, with the defaults of the command line."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Literal, Unpack
 
-from skipbench.datasets import Dataset
+from skipbench.datasets import Dataset, decodable
 from skipbench.errors import UsageError
-from skipbench.images import parse_size
+from skipbench.evaluations._cut_settings import EPS, METHODS, SCORES, TAU, Method, Score, check_cut
+from skipbench.images import ImageItem, find_images, parse_size
 from skipbench.pipeline import Inspection, Reading, inspect
 from skipbench.records import PRECISIONS, TENSORS, Result
 from skipbench.runs.calls import call_of, keeping_of, reading_of
 from skipbench.runs.splits import open_objects
-from skipbench.runs.tokencut import Asked, Discovery, Finder, Method
+from skipbench.runs.tokencut import Asked, Discovery, Finder
 
 
 class TokencutOptions(Reading, total=False):
@@ -23,7 +24,7 @@ class TokencutOptions(Reading, total=False):
     tau: float
     eps: float
     size: str | int | None
-    score: Literal["boxes", "masks"] | None
+    score: Score | None
     hard: bool
     select: Literal["val", "holdout"]
     split: str | None
@@ -41,7 +42,7 @@ class TokencutOptions(Reading, total=False):
 
 
 USUAL = {
-    "layers": "last", "feature": "keys", "method": "tokencut", "tau": 0.2, "eps": 1e-5,
+    "layers": "last", "feature": "keys", "method": "tokencut", "tau": TAU, "eps": EPS,
     "size": "native", "hard": True, "select": "val", "skip_bad": 0, "precision": "auto",
     "residual": "auto", "expected": {},
 }  # fmt: skip
@@ -89,8 +90,8 @@ def asked_of(options: Mapping[str, Any], **more: object) -> Asked:
         layers=options.get("layers", "last"),
         feature=options.get("feature", "keys"),
         method=options.get("method", "tokencut"),
-        tau=float(options.get("tau", 0.2)),
-        eps=float(options.get("eps", 1e-5)),
+        tau=float(options.get("tau", TAU)),
+        eps=float(options.get("eps", EPS)),
         size=str(options.get("size") or "native"),
         hard=options.get("hard", True),
         select=options.get("select", "val"),
@@ -108,18 +109,15 @@ def asked_of(options: Mapping[str, Any], **more: object) -> Asked:
 def check(asked: Asked) -> None:
     """What can be said before anything is opened."""
     for option, value, known in (
-        ("method", asked.method, get_args(Method)),
+        ("method", asked.method, METHODS),
         ("feature", asked.feature, TENSORS),
-        ("score", asked.score, ("boxes", "masks")),
+        ("score", asked.score, SCORES),
         ("select", asked.select, ("val", "holdout")),
         ("precision", asked.precision, PRECISIONS),
     ):
         if value not in known:
             raise UsageError(f"--{option} {value!r}: give {', '.join(known)}")
-    if not -1 < asked.tau < 1:
-        raise UsageError(f"--tau {asked.tau:g}: a cosine lies between -1 and 1")
-    if not 0 < asked.eps < 1:
-        raise UsageError(f"--eps {asked.eps:g}: give a number between 0 and 1, as 1e-5")
+    check_cut(asked.tau, asked.eps)
     parse_size(asked.size)
 
 
@@ -131,6 +129,9 @@ def find_objects(
     """`skipbench tokencut --images`: box, mask and eigenvector drawn over pictures, into `out`."""
     from skipbench.runs._object_pictures import draw_pictures
 
-    asked = asked_of(options)
-    given = [images] if isinstance(images, str | Path) else list(images)
-    return draw_pictures(Finder(inspect(ckpt, **reading_of(options)), asked), given)
+    asked = asked_of({"out": "found", **options})
+    found = find_images([images] if isinstance(images, str | Path) else images)
+    pictures: Sequence[ImageItem] = found[: options.get("limit")]
+    if skip_bad := options.get("skip_bad"):
+        pictures = decodable(pictures, skip_bad, "these pictures")
+    return draw_pictures(Finder(inspect(ckpt, **reading_of(options)), asked), pictures)

@@ -64,7 +64,8 @@ def open_objects(
     if score == "masks":
         return _with_masks(data, "scoring masks needs")
     if not data[0].has_boxes:
-        raise UsageError(f"{data.name} {data.split} has no boxes; --score masks takes its masks")
+        masks = "; --score masks takes its masks" if data.labels else " and no masks"
+        raise UsageError(f"{data.name} {data.split} has no boxes{masks}")
     found = without_empty(replace(data, kind="boxes", labels=None), hard)
     if not len(found):
         raise DataError(f"{data.name} {data.split}: no image has a box to be found")
@@ -83,19 +84,22 @@ def _with_masks(data: Dataset, who: str = "a probe needs") -> Dataset:
 def check_masks(train: Dataset, val: Dataset) -> None:
     """Every mask is decoded before the long work begins: a strange label would else be found only
     hours later. Also says which classes can be neither learnt nor found."""
-    seen = []
-    for data in (train, val):
-        there = np.zeros(256, bool)
-        for found in in_parallel(_classes_in, data, f"checking masks of {data.split}"):
-            there[found] = True
-        if not there[: len(data.classes)].any():
-            raise DataError(f"{data.name} {data.split}: no labelled pixel in any mask")
-        seen.append(there)
+    seen = [check_labelled(data) for data in (train, val)]
     unknown = [name for i, name in enumerate(val.classes) if seen[1][i] and not seen[0][i]]
     if unknown:
         log.info(
             "%d classes occur in val but in no training mask: %s", len(unknown), some_of(unknown)
         )
+
+
+def check_labelled(data: Dataset) -> np.ndarray:
+    """(256,) bool: which labels its masks have, all of them decoded."""
+    there = np.zeros(256, bool)
+    for found in in_parallel(_classes_in, data, f"checking masks of {data.split}"):
+        there[found] = True
+    if not there[: len(data.classes)].any():
+        raise DataError(f"{data.name} {data.split}: no labelled pixel in any mask")
+    return there
 
 
 def _classes_in(item: Item) -> np.ndarray:

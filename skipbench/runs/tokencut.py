@@ -21,6 +21,7 @@ from skipbench.datasets import Dataset
 from skipbench.engine.device import is_out_of_memory
 from skipbench.engine.progress import Progress, progress
 from skipbench.errors import OutOfMemory
+from skipbench.evaluations._cut_settings import EPS, TAU, Method
 from skipbench.evaluations._objects import Found
 from skipbench.evaluations.lost import lost
 from skipbench.evaluations.tokencut import tokencut
@@ -44,10 +45,9 @@ from skipbench.runs._sightings import (
     score_masks,
     stacked,
 )
+from skipbench.runs.splits import check_labelled
 
 log = logging.getLogger("skipbench")
-
-Method = Literal["tokencut", "lost"]
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Asked:
     layers: str = "last"
     feature: str = "keys"
     method: Method = "tokencut"
-    tau: float = 0.2
-    eps: float = 1e-5
+    tau: float = TAU
+    eps: float = EPS
     size: str = "native"
     score: Literal["boxes", "masks"] = "boxes"
     hard: bool = True
@@ -155,6 +155,7 @@ class Discovery(Finder):
         if found:
             log.info("done before (%s); --force does it again", self.id)
             result = relabel(out, found, self.backbone.facts)
+            self._chunks().forget()  # left, if it was ended at the very last moment
         else:
             if not self.asked.force and (out / f"{self.id}.json").exists():
                 log.warning("the record %s is damaged, and is made anew", self.id)
@@ -164,19 +165,23 @@ class Discovery(Finder):
         return result
 
     def _make(self) -> Result:
+        if self.asked.score == "masks":
+            check_labelled(self.data)
         say_what_is_adapted(self.backbone, self.spec)
         chunks = self._chunks()
         arrays = self._by_image(chunks)
         metrics = written.metrics(self, arrays)
         written.say_what_matters(metrics, len(self.data), self.asked)
         result = written.record(self, metrics)
-        write_result(self.asked.out, result, written.kept_arrays(self, arrays, metrics))
         written.write_table(self.asked.out / result.id / "images.csv", self, arrays, metrics)
+        write_result(self.asked.out, result, written.kept_arrays(self, arrays, metrics))
         chunks.forget()
         return result
 
     def missing_images(self) -> int:
         """That are yet to be looked at."""
+        if not self.asked.force and find_result(self.asked.out, self.id):
+            return 0
         plan = self.plan(self.data.items)
         done = self._done(plan, self._chunks())
         return len(self.data) - sum(len(plan.shards[shard]) for shard in done)

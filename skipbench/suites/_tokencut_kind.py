@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import UsageError
+from skipbench.evaluations._cut_settings import METHODS, SCORES
 from skipbench.records import PRECISIONS, TENSORS, Result
 from skipbench.suites import _keys
 from skipbench.suites._keys import Check
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 TOKENCUT_KEYS: dict[str, Check] = {
     "layers": _keys.layers,
     "feature": _keys.one_of(*TENSORS),
-    "method": _keys.one_of("tokencut", "lost"),
+    "method": _keys.one_of(*METHODS),
     "tau": _keys.between(-1, 1),
     "eps": _keys.between(0, 1),
     "size": _keys.text_or_number,
-    "score": _keys.one_of("boxes", "masks"),
+    "score": _keys.one_of(*SCORES),
     "hard": _keys.flag,
     "select": _keys.one_of("val", "holdout"),
     "split": _keys.text,
