@@ -500,13 +500,13 @@ VECTORS = {
 
 
 def check_sums(links, vectors, exact):
-    """Within 2^-48 of the largest entry for each neighbour, of sums that are exactly rounded."""
+    """Within 2^-53 of the largest entry for each neighbour, of sums that are exactly rounded."""
     found = Graphs(links[None], EPS, exact).sums(torch.from_numpy(vectors)[None])[0].numpy()
     links = links.numpy()
     for x, ours in zip(vectors, found, strict=True):
         for token in {0, 1, len(x) // 2, len(x) - 1}:
             mine = x[links[token]]
-            room = 2.0**-48 * np.abs(x).max() * len(mine) + 1e-15 * np.abs(mine).sum()
+            room = 2.0**-53 * np.abs(x).max() * len(mine) + 1e-15 * np.abs(mine).sum()
             assert abs(ours[token] - math.fsum(mine)) <= room
     return found
 
@@ -534,7 +534,7 @@ def test_int8_and_float32_give_the_same():
     links = torch.from_numpy(np.stack([cuts.random_links(rng, 391, p) for p in (0.1, 0.9)]))
     x = torch.from_numpy(rng.random((2, 3, 391)))  # no sum is small by cancelling
     one, other = (Graphs(links, EPS, exact) for exact in ("int8", "float32"))
-    torch.testing.assert_close(one.sums(x), other.sums(x), rtol=2.0**-48, atol=0)
+    torch.testing.assert_close(one.sums(x), other.sums(x), rtol=1e-15, atol=0)
     assert torch.equal(one.neighbours, other.neighbours)
     assert torch.equal(one.degrees, other.degrees)
 
@@ -657,6 +657,26 @@ def test_equal_eigenvalues_that_the_degrees_do_not_show():
         links = cuts.around_a_hub(rng, same, inner, 0.1) if hub else cuts.apart(*same)
         second = second_vectors(Graphs(torch.from_numpy(links)[None], EPS))
         assert second.gaps.item() < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("grid_hw", "missing", "seed"),
+    [
+        ((8, 17), 14, 37),
+        ((8, 17), 18, 1),
+        ((8, 17), 22, 27),
+        ((9, 16), 26, 1),
+        ((9, 16), 36, 31),
+        ((12, 20), 28, 3),
+        ((12, 20), 40, 4),
+        ((12, 20), 42, 5),
+    ],
+)
+def test_one_of_two_equal_eigenvalues_may_be_found_a_step_before_the_other(grid_hw, missing, seed):
+    """Few eigenvalues differ, so the first is exact while the second is still far from it."""
+    links = case(cuts.complete_but, grid_hw, missing, seed=seed)[2]
+    assert cuts.second(links)[1] < 1e-12
+    assert cut_of(links, grid_hw).degenerate
 
 
 # Ties
