@@ -12,7 +12,7 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
-ROWS = 600  # of a graph at a time: what is above the diagonal is mirrored, half of the work
+ROWS = 300  # of a graph at a time: what is above the diagonal is mirrored, half of the work
 BITS = 54  # of a fixed-point number; float64 has 53
 TOP_BITS = 0x0080_8080_8080_8080  # of the seven lowest bytes
 FLOAT_BITS = 24  # whole numbers up to 2^24 are exact in float32
@@ -76,12 +76,13 @@ class Graphs:
     def _sums_int8(self, whole: torch.Tensor) -> torch.Tensor:
         """The digits are the bytes of an int64, from −128 to 127: with 128 in every place added,
         the bytes are those digits plus 128, and turning the top bit of each takes 128 away."""
-        parts = ((whole.to(torch.int64) + TOP_BITS) ^ TOP_BITS)[..., None].view(torch.int8)
-        parts = parts.mT.flatten(1, 2)  # (graphs, vectors · 8, n), the lowest digit first
+        numbers = whole.mT.to(torch.int64, memory_format=torch.contiguous_format)
+        parts = ((numbers + TOP_BITS) ^ TOP_BITS).view(torch.int8)  # (graphs, n, vectors · 8)
         links = self.links.view(torch.int8)
-        pairs = zip(parts, self.numbers, strict=True)
-        summed = torch.stack([torch._int_mm(some, links[number]) for some, number in pairs])
-        return _together(summed, whole, base=2.0**8)
+        pairs = zip(self.numbers, parts, strict=True)
+        summed = torch.stack([torch._int_mm(links[number], some) for number, some in pairs])
+        values = torch.exp2(8.0 * torch.arange(8, dtype=torch.float64, device=whole.device))
+        return (summed.to(torch.float64).unflatten(-1, (-1, 8)) @ values).mT
 
     def _sums_float32(self, whole: torch.Tensor) -> torch.Tensor:
         """The same on any device, with digits so short that no sum exceeds what float32 holds."""
@@ -92,15 +93,9 @@ class Graphs:
         parts[..., :-1, :] -= 2.0**bits * above[..., 1:, :]
         complete = len(self) == len(self.links)
         links = self.links if complete else self.links[self.numbers]
-        return _together(parts.float().flatten(1, 2) @ links.float(), whole, base=2.0**bits)
-
-
-def _together(summed: torch.Tensor, whole: torch.Tensor, base: float) -> torch.Tensor:
-    """Sums of digits → sums of numbers. summed: (graphs, vectors · digits, n), lowest digit first;
-    whole: (graphs, vectors, n)."""
-    by_place = summed.to(torch.float64).unflatten(1, (whole.shape[1], -1))
-    values = base ** torch.arange(by_place.shape[2], dtype=torch.float64, device=summed.device)
-    return torch.matmul(values, by_place)
+        summed = parts.float().flatten(1, 2) @ links.float()
+        by_place = summed.to(torch.float64).unflatten(1, (whole.shape[1], -1))
+        return torch.exp2(bits * places) @ by_place
 
 
 @cache
