@@ -62,7 +62,7 @@ class Graphs:
 
     def affine(self, x: torch.Tensor) -> torch.Tensor:
         """x A. x: (graphs, vectors, n) float64."""
-        return self.eps * x.sum(-1, keepdim=True) + (1 - self.eps) * self.sums(x)
+        return self.sums(x).mul_(1 - self.eps).add_(x.sum(-1, keepdim=True), alpha=self.eps)
 
     def sums(self, x: torch.Tensor) -> torch.Tensor:
         """Of each vector, for each token, the sum over its neighbours. x, and the answer:
@@ -81,7 +81,7 @@ class Graphs:
         links = self.links.view(torch.int8)
         pairs = zip(self.numbers, parts, strict=True)
         summed = torch.stack([torch._int_mm(links[number], some) for number, some in pairs])
-        values = torch.exp2(8.0 * torch.arange(8, dtype=torch.float64, device=whole.device))
+        values = torch.tensor([256.0**place for place in range(8)], dtype=torch.float64)
         return (summed.to(torch.float64).unflatten(-1, (-1, 8)) @ values).mT
 
     def _sums_float32(self, whole: torch.Tensor) -> torch.Tensor:

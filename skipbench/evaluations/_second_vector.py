@@ -20,7 +20,7 @@ PRECISE = 1e-8  # bound of the error of an entry of y, whose largest is 1
 SETTLED = 100  # so many times its residual the third eigenvalue may yet move: of two equal ones,
 # one can be found a step before the other
 A_BIT = 1e-2  # of a random vector, in one that is not
-LITTLE, NOTHING = 1e-6, 1e-10  # length of what is new in a vector; the second is rounding noise
+LITTLE, NOTHING = 1e-3, 1e-10  # length of what is new in a vector; the second is rounding noise
 SAME = 1e-9  # eigenvalues that are no further apart are one
 
 
@@ -49,8 +49,7 @@ def second_vectors(graphs: Graphs) -> Second:
             open_ones = open_ones[~sure]
             if not len(open_ones):
                 break
-            if sure.any():
-                space = space.only(~sure)
+            space = space.only(~sure) if sure.any() else space
     for i in open_ones.tolist():
         vectors[i], values[i], gaps[i] = _dense(graphs, i)
     y = vectors * graphs.degrees.rsqrt()
@@ -92,9 +91,8 @@ class Krylov:
     def _add(self, new: torch.Tensor) -> None:
         basis = self._basis[:, : self.size]
         least = 0.0
-        while least < LITTLE:  # what is left of little is little more than rounding: once more
-            for _ in range(2):  # the second time removes what rounding left the first time
-                new = new - (new @ basis.mT) @ basis
+        while least < LITTLE:  # where little is left, rounding is much of it: once more
+            new = new - (new @ basis.mT) @ basis
             new, lengths = torch.linalg.qr(new.mT)
             left = lengths.diagonal(dim1=1, dim2=2).abs()
             new, least = new.mT, float(left.min())
