@@ -17,8 +17,9 @@ SMALL = 128  # tokens: a dense solver is as fast
 BLOCK = 2  # vectors at a time, so that two equal eigenvalues are seen to be equal
 CHECKS = (8, 10, 12, 14, 17, 20, 25, 32, 40, 60, 90, 130)  # products after which it is looked at
 PRECISE = 1e-8  # bound of the error of an entry of y, whose largest is 1
-SETTLED = 100  # so many times its residual the third eigenvalue may yet move: of two equal ones,
-# one can be found a step before the other
+# The third eigenvalue may yet move by so many times its residual: of two equal ones, one can be
+# found a step before the other.
+SETTLED = 100
 A_BIT = 1e-2  # of a random vector, in one that is not
 LITTLE, NOTHING = 1e-3, 1e-10  # length of what is new in a vector; the second is rounding noise
 SAME = 1e-9  # eigenvalues that are no further apart are one

@@ -77,8 +77,12 @@ def bca_interval(
 
 def leave_one_out(counts: np.ndarray, score: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """(images,) scores, each without one image."""
-    whole = np.issubdtype(counts.dtype, np.integer)
-    return score(counts.sum(0, dtype=np.int64 if whole else np.float64) - counts)
+    return score(total(counts) - counts)
+
+
+def total(counts: np.ndarray) -> np.ndarray:
+    """Summed over images. Pixels are whole numbers, however many; an IoU or a share is not."""
+    return counts.sum(0, dtype=np.float64 if counts.dtype.kind == "f" else np.int64)
 
 
 def p_value(differences: np.ndarray) -> float:

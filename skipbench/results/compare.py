@@ -251,14 +251,14 @@ class Side:
         counts = self.counts[0]
         if counts.ndim == 2:  # an image may be scored several times, each with another block
             return (int((counts[:, 1] > 0).sum()),)
-        return tuple(_total(counts)[-1].ravel().tolist())
+        return tuple(total(counts)[-1].ravel().tolist())
 
     def _mean(self, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         return np.mean([of(counts) for counts in self.counts], axis=0)
 
     @cached_property
     def value(self) -> float:
-        return float(self._mean(lambda counts: self.score(_total(counts))))
+        return float(self._mean(lambda counts: self.score(total(counts))))
 
     @property
     def by_image(self) -> np.ndarray:
@@ -272,7 +272,7 @@ class Side:
 
     @property
     def by_class(self) -> np.ndarray:
-        return 100 * self._mean(lambda counts: class_iou(_total(counts)))
+        return 100 * self._mean(lambda counts: class_iou(total(counts)))
 
     def resampled(self, weights: np.ndarray) -> "Drawn":
         return Drawn([resample(counts, weights) for counts in self.counts], self.score)
@@ -304,11 +304,6 @@ def score_of(result: Result) -> Score:
         raise UsageError(f"{result.id}: a {result.metrics['headline']} cannot be compared")
     absent = result.protocol.get("absent_classes", LEFT_OUT)
     return lambda summed: miou_percent(summed, absent)
-
-
-def _total(counts: np.ndarray) -> np.ndarray:
-    """Pixels are whole numbers, however many; an IoU or a share of the splits is not."""
-    return counts.sum(0, dtype=np.float64 if counts.dtype.kind == "f" else np.int64)
 
 
 def _counts(stored: Stored, common: Sequence[str]) -> np.ndarray:
