@@ -22,6 +22,7 @@ from skipbench.metrics.intervals import (
     p_value,
     resample,
     resample_weights,
+    total,
 )
 from skipbench.metrics.segmentation import LEFT_OUT, class_iou, miou_percent
 from skipbench.records import Result

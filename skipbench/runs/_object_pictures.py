@@ -21,7 +21,7 @@ from skipbench.datasets import Item
 from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, write_whole
-from skipbench.images import ImageItem, Picture
+from skipbench.images import IGNORED, ImageItem, Picture
 from skipbench.pictures import Cell, Colour, blend, paint, save, sheet
 from skipbench.results.store import read_arrays
 from skipbench.runs._pictures import MOST_ON_SHEET, from_both_ends, save_tile, write_tiles
@@ -74,7 +74,8 @@ def truth_of(item: Item, image: np.ndarray, run: "Discovery") -> np.ndarray:
     """The picture with what is to be found."""
     if run.asked.score == "masks":
         mask = item.mask()
-        return blend(image, paint((mask > 0).astype(np.uint8), [(0, 0, 0), TRUE]), 0.45)
+        found = np.where(mask == IGNORED, IGNORED, mask > 0).astype(np.uint8)
+        return blend(image, paint(found, [(0, 0, 0), TRUE]), 0.45)
     boxes = item.boxes() if run.asked.hard else item.boxes().without_hard()
     return outlined(image, boxes.xyxy, TRUE)
 
