@@ -26,6 +26,7 @@ FACTS = (
     "optimizer", "features", "protocol", "seed",
 )  # fmt: skip
 
+MANY_DEGENERATE = 0.05  # of the images: more are told wherever the figure is shown
 METRICS = {"miou": "mIoU", "corloc": "CorLoc", "iou": "IoU"}
 BY_BLOCK = ("tokencut",)  # evaluations that score each block by itself
 OPTIMIZERS = {"adamw": "AdamW", "soap": "SOAP", "sgd": "SGD", "lars": "LARS", "adam": "Adam"}
@@ -156,6 +157,8 @@ class Figure:
         found += [words] if (words := self._choice()) else []
         if edge := self.result.metrics.get("edge"):
             found.append(f"the {edge} rate of the sweep was chosen: a wider one may be better")
+        if words := self._degenerate():
+            found.append(words)
         if self.result.checkpoint.get("warning"):
             residual = self.result.checkpoint["residual"]
             found.append(f"run {residual}, though its weights do not look so")
@@ -175,6 +178,13 @@ class Figure:
         which = "" if block is None else f" (block {block})"
         many = f"best of {len(self.blocks)} blocks{which}"
         return f"{many}, chosen on the evaluated images, as the paper does"
+
+    def _degenerate(self) -> str:
+        """Of object discovery: a box around the whole image is often right, and no discovery."""
+        count, images = self.result.metrics.get("degenerate"), self.result.dataset["images"]
+        if not isinstance(count, int) or count <= MANY_DEGENERATE * images:
+            return ""
+        return f"{count:,} of {images:,} images degenerate: their box is the whole image"
 
     def _how_many(self) -> str:
         parts = [self.result.dataset, self.result.training]

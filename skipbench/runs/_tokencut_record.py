@@ -253,6 +253,11 @@ def say_what_matters(found: Mapping[str, Any], images: int, asked: "Asked") -> N
             "%d of %d cuts are degenerate: nothing stands out, the box is the whole image",
             degenerate, cuts,
         )  # fmt: skip
+    if 2 * found["degenerate"] > images:
+        log.warning(
+            "%d of %d images are degenerate: the figure is mostly that of whole images as boxes",
+            found["degenerate"], images,
+        )  # fmt: skip
     if dense:
         log.info("%d of %d cuts by the dense solver", dense, cuts)
     if asked.select == "holdout" and found["selected_on"] == "val":
