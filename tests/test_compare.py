@@ -423,3 +423,21 @@ def test_python(tmp_path):
     (found,) = skipbench.compare("a.pth", "b.pth", results=tmp_path)
     assert found.p_value < 0.05
     assert skipbench.compare(first.result, second.result, results=tmp_path) == [found]
+
+
+def test_hits_are_compared_by_an_exact_test():
+    """Four images that only one gets right: 1 in 8 by tossing, whatever a bootstrap says."""
+    from scipy.stats import binomtest
+
+    from skipbench.metrics.intervals import sign_test
+
+    rng = np.random.default_rng(0)
+    for images, differ in ((12, 4), (40, 0), (300, 31)):
+        a = (rng.random(images) < 0.5) * 1.0
+        b = a.copy()
+        b[:differ] = 1 - b[:differ]
+        if images == 12:
+            a[:differ], b[:differ] = 0, 1
+        better = int((b > a).sum())
+        expected = binomtest(better, differ).pvalue if differ else 1.0
+        assert sign_test(a, b) == pytest.approx(expected)

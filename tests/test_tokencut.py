@@ -630,9 +630,15 @@ def test_the_dense_solver_takes_over_where_the_iterative_one_fails(monkeypatch):
     assert all(map(same_found, before, last))
 
 
-def test_few_tokens_are_solved_by_the_dense_one():
+def test_few_tokens_are_solved_densely_as_a_matter_of_course():
     (found,) = cut(Graphs(torch.from_numpy(cuts.chain(12))[None], EPS), (3, 4))
-    assert found.solver == "dense"
+    assert found.solver == "small"
+
+
+@pytest.mark.parametrize("length", [1e-30, 1e-13, 1e19, 1e30])
+def test_the_length_of_tokens_is_nothing_to_the_links(length):
+    tokens = images_of_tokens(1, (4, 5))
+    assert torch.equal(link(tokens * length, 0.2), link(tokens, 0.2))
 
 
 @pytest.mark.parametrize("grid_hw", [(12, 20), (15, 20), (17, 23)])

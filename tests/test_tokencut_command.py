@@ -17,17 +17,20 @@ import trees
 from conftest import clean_environment, lasting, records
 from PIL import Image
 from scipy.linalg import eigh
+from scipy.stats import binomtest
 from skimage import data as photographs
 from threadpoolctl import threadpool_limits
 
 import skipbench as package
-from skipbench.datasets import open_dataset
+from skipbench.datasets import Boxes, Item, open_dataset
 from skipbench.demo import make_weights, small_facts
 from skipbench.evaluations import _second_vector
+from skipbench.evaluations._objects import Found
 from skipbench.features.stream import Extractor
 from skipbench.files import write_whole
+from skipbench.metrics.intervals import exact_interval
 from skipbench.results.store import read_arrays
-from skipbench.runs import _chunks
+from skipbench.runs import _chunks, _sightings
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -485,7 +488,9 @@ def test_boxes_by_plain_code(run, backbone, tensor, tau, eps):
     assert run(dataset=name, quick=how).exit_code == 0
     record, arrays = only()
     assert record.protocol["tau"] == tau and record.features["tensor"] == tensor
-    assert record.metrics["dense"] == (0 if tensor == "keys" else 4)
+    solvers = {row["solver"] for row in by_image(record)}
+    assert solvers == {"iterative" if tensor == "keys" else "small"}
+    assert record.metrics["dense"] == 0
     for i, item in enumerate(open_dataset(name, limit=count)):
         pixels = item.read()
         for place, block in enumerate((1, 2)):
@@ -528,8 +533,52 @@ def test_lost_by_plain_code(run, backbone):
 
 
 def test_tau_is_nothing_to_lost(run):
-    assert run("--method", "lost").exit_code == 0
-    assert "done before" in run("--method", "lost", "--tau", "0.5", "--eps", "1e-3").stderr
+    shown = run("--method", "lost", "--tau", "0.5")
+    assert shown.exit_code == 2 and "--method tokencut" in shown.stderr
+
+
+def test_an_iou_of_a_half_is_a_hit():
+    found = [Found(np.ones((2, 2), bool), np.zeros((2, 2)), 0)]
+    seen = _sightings.Seen(found, 8, (16, 16), (16, 16))
+    for height, hit in ((8, 1), (7, 0)):
+        boxes = Boxes(np.array([[0.0, 0, 16, height]]), ("thing",), np.zeros(1, bool))
+        item = Item("a", Path("a.png"), read_boxes=None)
+        object.__setattr__(item, "read_boxes", lambda boxes=boxes: boxes)
+        Image.new("RGB", (16, 16)).save("a.png")
+        scored = _sightings.score_boxes(item, seen)
+        assert scored["score"].tolist() == [hit] and scored["whole_image"] == hit
+
+
+@pytest.mark.parametrize(("hits", "ends"), [(0, (0.0, 45.93)), (6, (54.07, 100.0))])
+def test_no_interval_of_a_few_images_is_a_point(hits, ends):
+    """Clopper and Pearson's, by scipy."""
+    low, high = exact_interval(hits, 6)
+    theirs = binomtest(hits, 6).proportion_ci(0.95, "exact")
+    assert (low, high) == pytest.approx((theirs.low, theirs.high))
+    assert (100 * low, 100 * high) == pytest.approx(ends, abs=0.01)
+
+
+def test_every_pixel_an_object_is_refused(run):
+    trees.ade20k(Path("data"))
+    shown = run(dataset="ade20k", quick=("--limit", "2"))
+    assert shown.exit_code == 2 and "not background" in shown.stderr and not records()
+
+
+def test_an_overflow_is_not_forgotten_by_an_interruption(run, small_shards, monkeypatch):
+    """The rest is computed in the precision that an undisturbed run would have gone on in."""
+    again = interrupt_after(monkeypatch, 1)
+    looked = Extractor._forward
+
+    def overflows(self, *given):
+        self.backbone.precision = "bf16" if self.backbone.precision == "fp16" else "fp32"
+        return looked(self, *given)
+
+    monkeypatch.setattr(Extractor, "_forward", overflows)
+    assert run("--precision", "bf16").exit_code == 130
+    again()
+    monkeypatch.setattr(Extractor, "_forward", looked)
+    assert run("--precision", "bf16").exit_code == 0
+    assert only()[0].features["precision"] == "fp32"
 
 
 @pytest.mark.parametrize("size", ["64x96", "short:48", "90"])
@@ -840,7 +889,7 @@ def test_a_picture_of_one_colour_is_degenerate(run, weights, ckpt, method):
     assert arrays["degenerate"][:, 0].tolist() == [False, True, False]
     assert arrays["boxes"][1, 0].tolist() == [0, 0, 64, 48] and arrays["score"][1, 0] == 1
     assert record.metrics["degenerate"] == record.metrics["blocks"][0]["degenerate"] == 1
-    assert "1 of 3 cuts are degenerate" in shown.stderr and "1 of 3 degenerate" in shown.stdout
+    assert "1 of 3 degenerate" in shown.stdout
     assert [row["degenerate"] for row in by_image(record)] == ["0", "1", "0"]
     # The others are as they would be alone.
     backbone = package.load_backbone(ckpt, residual="skip", device="cpu")
@@ -873,7 +922,7 @@ def test_where_the_solver_does_not_converge_it_is_dense(run, monkeypatch):
     assert usual.metrics["dense"] == 0
     monkeypatch.setattr(_second_vector, "CHECKS", (2,))
     shown = run(quick=how)
-    assert shown.exit_code == 0 and "18 of 18 cuts by the dense solver" in shown.stderr
+    assert shown.exit_code == 0 and "18 of 18 solved densely" in shown.output
     record, arrays = only()
     assert [row["dense"] for row in record.metrics["blocks"]] == [6, 6, 6]
     assert [row["solver"] for row in by_image(record)] == ["dense"] * 6

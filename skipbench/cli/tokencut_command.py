@@ -62,11 +62,17 @@ def tokencut(
         str, typer.Option("--method", metavar="tokencut|lost", help="Whose way of finding.")
     ] = "tokencut",
     tau: Annotated[
-        float, typer.Option("--tau", help="TokenCut: tokens with a larger cosine are linked.")
-    ] = 0.2,
+        float | None,
+        typer.Option(
+            "--tau", help="TokenCut: tokens with a larger cosine are linked.", show_default="0.2"
+        ),
+    ] = None,
     eps: Annotated[
-        float, typer.Option("--eps", help="TokenCut: weight of the links between all others.")
-    ] = 1e-5,
+        float | None,
+        typer.Option(
+            "--eps", help="TokenCut: weight of the links between all others.", show_default="1e-5"
+        ),
+    ] = None,
     size: Annotated[
         str,
         typer.Option(
@@ -153,13 +159,21 @@ def tokencut(
     """
     from pathlib import Path
 
-    from skipbench.evaluations._cut_settings import METHODS, SCORES, check_cut
+    from skipbench.evaluations._cut_settings import EPS, METHODS, SCORES, TAU, check_cut
     from skipbench.features.layers import check_layers
     from skipbench.files import cache_folder, ensure_writable
     from skipbench.images import find_images, parse_size
     from skipbench.records import PRECISIONS, TENSORS
 
-    _check_task(dataset, images, {"--split": split, "--score": score, "--dry-run": dry_run or None})
+    of_data: dict[str, object] = {
+        "--split": split, "--score": score, "--no-hard": None if hard else True,
+        "--pictures": pictures or None, "--dry-run": dry_run or None,
+        "--select holdout": True if select == "holdout" else None,
+    }  # fmt: skip
+    _check_task(dataset, images, of_data)
+    if method == "lost" and (tau, eps) != (None, None):
+        raise UsageError("--tau and --eps go with --method tokencut: LOST has neither")
+    tau, eps = TAU if tau is None else tau, EPS if eps is None else eps
     out = out or ("found" if images else "results")
     options.one_of("--method", method, *METHODS)
     options.one_of("--feature", feature, *TENSORS)
@@ -194,16 +208,14 @@ def tokencut(
     from skipbench.runs.splits import open_objects
 
     assert dataset is not None
-    of_data: dict[str, Any] = {
+    which: dict[str, Any] = {
         "split": split, "score": score, "limit": limit, "skip_bad": skip_bad,
     }  # fmt: skip
-    data = open_objects(dataset, root=data_root, hard=hard, **of_data)
+    data = open_objects(dataset, root=data_root, hard=hard, **which)
 
     from skipbench.runs.finding import open_tokencut
 
-    run = open_tokencut(
-        ckpt, dataset, data=data, data_root=data_root, **reading(), **of_data, **how
-    )
+    run = open_tokencut(ckpt, dataset, data=data, data_root=data_root, **reading(), **which, **how)
     if dry_run:
         _say_estimate(run, as_json)
         return
@@ -289,9 +301,12 @@ def _headlines(result: "Result") -> Any:
         ends = "{:.1f} to {:.1f}".format(*row["interval"])
         reason = _reason(where, row, len(metrics["blocks"]))
         table.add_row(f"{NAMES[name]} {row[name]:.1f}", ends, reason, style=style)
-    if name == "iou":
-        table.add_row(f"max F-beta {metrics['max_f_beta']:.1f}", "", "of the eigenvector, cut anew")
+    whole = f"{NAMES[name]} {metrics['whole_image']:.1f}"
+    table.add_row(whole, "", "of the whole image, without looking", style="dim")
+    if name == "iou" and "f_beta" in metrics:
         table.add_row(f"F-beta {metrics['f_beta']:.1f}", "", "of the mask")
+        words = "of the eigenvector, cut at the threshold that is best for all images"
+        table.add_row(f"max F-beta {metrics['max_f_beta']:.1f}", "", words)
         table.add_row(f"accuracy {metrics['accuracy']:.1f}", "", "")
     return table
 

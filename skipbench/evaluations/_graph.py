@@ -21,7 +21,9 @@ FLOAT_BITS = 24  # whole numbers up to 2^24 are exact in float32
 def link(tokens: torch.Tensor, tau: float) -> torch.Tensor:
     """(graphs, n, n) bool. tokens: (graphs, n, channels); a token is linked to itself, too."""
     graphs, count, _ = tokens.shape
-    unit = F.normalize(tokens.float(), dim=-1)
+    tokens = tokens.float()
+    largest = tokens.abs().amax(-1, keepdim=True)
+    unit = F.normalize(tokens / largest.clamp(min=torch.finfo(torch.float32).tiny), dim=-1)
     links = torch.empty(graphs, count, count, dtype=torch.bool, device=tokens.device)
     for i in range(graphs):
         for start in range(0, count, ROWS):

@@ -1,13 +1,14 @@
 """What object discovery finds in an image, and the box around it."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from scipy import ndimage
 
-Solver = Literal["iterative", "dense", "none"]
-SOLVERS: tuple[Solver, ...] = ("iterative", "dense", "none")
+# small: so few tokens that a dense solver is the usual one; none: there was nothing to solve
+Solver = Literal["iterative", "dense", "small", "none"]
+SOLVERS: tuple[Solver, ...] = get_args(Solver)
 
 
 @dataclass(frozen=True)

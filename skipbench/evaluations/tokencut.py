@@ -23,7 +23,7 @@ import torch
 from skipbench.evaluations._cut_settings import EPS, TAU
 from skipbench.evaluations._graph import Graphs, link
 from skipbench.evaluations._objects import Found, Solver, nothing_stands_out, part_of
-from skipbench.evaluations._second_vector import SAME, second_vectors
+from skipbench.evaluations._second_vector import SAME, SMALL, second_vectors
 
 TIE = 1e-7
 # Links of the graphs that are cut together. On a CPU they stay in its cache.
@@ -54,10 +54,11 @@ def cut(graphs: Graphs, grid_hw: tuple[int, int]) -> list[Found]:
     numbers = (~alike).nonzero()[:, 0].tolist()
     if numbers:
         second = second_vectors(graphs if len(numbers) == len(graphs) else graphs.only(~alike))
+        direct: Solver = "small" if graphs.tokens <= SMALL else "dense"
         vectors, dense = second.vectors.cpu().numpy(), second.dense.tolist()
         unclear = (second.gaps <= SAME).tolist()
         for i, y, by_lapack, none in zip(numbers, vectors, dense, unclear, strict=True):
-            solver: Solver = "dense" if by_lapack else "iterative"
+            solver: Solver = direct if by_lapack else "iterative"
             found[i] = nothing_stands_out(grid_hw, solver) if none else decide(y, grid_hw, solver)
     return found
 

@@ -11,10 +11,11 @@ difference of two models on the same images that cancels, and percentiles cover 
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import bdtr, ndtr, ndtri
 
 RESAMPLES = 2000
 METHOD = "BCa"
+SIGNIFICANT = 0.06  # of p_value: the edge of a 95 % interval, and a resample or two
 
 
 def resample_weights(images: int, resamples: int, seed: int) -> np.ndarray:
@@ -83,6 +84,20 @@ def leave_one_out(counts: np.ndarray, score: Callable[[np.ndarray], np.ndarray])
 def total(counts: np.ndarray) -> np.ndarray:
     """Summed over images. Pixels are whole numbers, however many; an IoU or a share is not."""
     return counts.sum(0, dtype=np.float64 if counts.dtype.kind == "f" else np.int64)
+
+
+def sign_test(a: np.ndarray, b: np.ndarray) -> float:
+    """Two-sided and exact, of two rows of hits: how often as many of the images on which they
+    differ, or more, would fall to one side if each were tossed for. A bootstrap of a handful of
+    such images promises too much."""
+    differ, only_b = int((a != b).sum()), int((b > a).sum())
+    return float(min(1.0, 2 * bdtr(min(only_b, differ - only_b), differ, 0.5))) if differ else 1.0
+
+
+def exact_interval(hits: int, images: int, level: float = 0.95) -> tuple[float, float]:
+    """Clopper and Pearson's, of a share of 0 or 1, which no resample of its images would move."""
+    beyond = ((1 - level) / 2) ** (1 / images)
+    return (beyond, 1.0) if hits else (0.0, 1 - beyond)
 
 
 def p_value(differences: np.ndarray) -> float:

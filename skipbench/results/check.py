@@ -17,9 +17,9 @@ import numpy as np
 
 from skipbench.errors import DataError, UsageError
 from skipbench.files import read_json
-from skipbench.metrics.intervals import RESAMPLES, interval, p_value, resample_weights
+from skipbench.metrics.intervals import RESAMPLES, SIGNIFICANT, interval, resample_weights
 from skipbench.results.baseline import Baseline, Expected, counts_key, named, read_baseline
-from skipbench.results.compare import Side
+from skipbench.results.compare import Side, chance_of
 from skipbench.results.figures import Entry, differing, entries, fits, only, parse_where
 from skipbench.results.read import Source, Stored, listed, read_results
 
@@ -217,10 +217,13 @@ def _paired(line: Expected, entry: Entry, wanted: Baseline) -> Verdict:
     weights = resample_weights(images, RESAMPLES, seed=0)
     drawn = now.resampled(weights).value - before.resampled(weights).value
     low, high = interval(drawn)
-    state: State = "worse" if high < 0 else "better" if low > 0 else "met"
+    chance = chance_of(before, now, drawn)
+    state: State = "met"
+    if not low <= 0 <= high and chance < SIGNIFICANT:
+        state = "worse" if high < 0 else "better"
     return Verdict(
         line.figure, state, line.metric, line.value, entry.value, entry.value - line.value, None,
-        (low, high), p_value(drawn), _note(line, entry),
+        (low, high), chance, _note(line, entry),
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from skipbench.metrics.intervals import (
     p_value,
     resample,
     resample_weights,
+    sign_test,
     total,
 )
 from skipbench.metrics.segmentation import LEFT_OUT, class_iou, miou_percent
@@ -196,11 +197,18 @@ def paired(
         b_value=other.value,
         difference=other.value - one.value,
         interval=interval(drawn),
-        p_value=p_value(drawn),
+        p_value=chance_of(one, other, drawn),
         classes=_classes(one, other, drawn_a, drawn_b),
         moved=_images(common, one, other),
         differs=_differs(ours, theirs) | _other_labels(one, other),
     )
+
+
+def chance_of(one: "Side", other: "Side", drawn: np.ndarray) -> float:
+    """p of the difference. drawn: its resamples."""
+    if one.is_hits and other.is_hits:
+        return sign_test(one.counts[0][:, 0], other.counts[0][:, 0])
+    return p_value(drawn)
 
 
 def _require_one_measure(a: Result, b: Result) -> None:
@@ -253,6 +261,16 @@ class Side:
         if counts.ndim == 2:  # an image may be scored several times, each with another block
             return (int((counts[:, 1] > 0).sum()),)
         return tuple(total(counts)[-1].ravel().tolist())
+
+    @property
+    def is_hits(self) -> bool:
+        """Each image right or wrong, once."""
+        counts = self.counts[0]
+        return (
+            len(self.counts) == 1
+            and counts.ndim == 2
+            and bool(np.isin(counts[:, 0], (0, 1)).all() and (counts[:, 1] == 1).all())
+        )
 
     def _mean(self, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         return np.mean([of(counts) for counts in self.counts], axis=0)

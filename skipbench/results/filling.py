@@ -33,7 +33,11 @@ def filled(
     value_of = published() if paper else {}
     mixed = len({_computing(entry) for entry in chosen.values()}) > 1
     cells = [
-        [Cell(chosen.get((r, c)), value_of.get((layout.name, r, c))) for c in columns] for r in rows
+        [
+            Cell(one := chosen.get((r, c)), _beside(layout, one, value_of.get((layout.name, r, c))))
+            for c in columns
+        ]
+        for r in rows
     ]
     groups: dict[Any, list[tuple[int, int]]] = {}
     for r, row in enumerate(rows):
@@ -55,6 +59,12 @@ def filled(
         lambda row, entry: _off_axis(layout, rows[row], entry) + [_computing(entry)] * mixed,
         layout.notes if paper else (),
     )
+
+
+def _beside(layout: Layout, entry: Entry | None, value: float | None) -> float | None:
+    """The paper's figure; not beside one of another method than the paper's."""
+    method = layout.usual.get("method")
+    return None if entry and method and entry.facts["method"] != method else value
 
 
 def _one(layout: Layout, row: Place, group: list[Entry]) -> Entry | None:

@@ -8,6 +8,7 @@ OUT/NAME.png …                      plain pictures (`--images`), with objects.
 
 import csv
 import io
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, count
@@ -30,6 +31,8 @@ from skipbench.runs._sightings import Seen
 if TYPE_CHECKING:
     from skipbench.records import Result
     from skipbench.runs.tokencut import Discovery, Finder
+
+log = logging.getLogger("skipbench")
 
 FOUND, TRUE = (230, 57, 70), (44, 182, 125)
 LOW, MIDDLE, HIGH = (38, 84, 160), (245, 245, 240), (190, 40, 45)
@@ -102,6 +105,7 @@ def draw_found(run: "Discovery", result: "Result", number: int) -> None:
         whole = sheet(rows[:MOST_ON_SHEET], LEGEND, title=title, aligned=True)
         save(whole, folder / "sheet.png")
     _draw_tiles(folder / "tiles", run, {i: drawn[i] for i in first}, place, best, words)
+    log.info("pictures: %s", folder)
 
 
 def _looked_at(finder: "Finder", pictures: Sequence[Picture], numbers: Sequence[int]) -> Any:
@@ -178,7 +182,6 @@ def draw_pictures(finder: "Finder", pictures: Sequence[ImageItem]) -> Path:
     out = finder.asked.out
     ensure_writable(out)
     files = _file_names([picture.name for picture in pictures])
-    _keep_originals(pictures, [out / name for name in (*files, "sheet.png", "objects.csv")])
     lines: dict[int, list[list[Any]]] = {}
     first: dict[int, list[Cell]] = {}
     for number, seen in _looked_at(finder, pictures, range(len(pictures))):
@@ -239,8 +242,7 @@ def _file_names(names: Sequence[str]) -> list[str]:
     return [f"{name}.png" for name in found]
 
 
-def _keep_originals(pictures: Sequence[ImageItem], written: Sequence[Path]) -> None:
-    originals = {picture.path.resolve() for picture in pictures}
-    for path in written:
-        if path.resolve() in originals:
-            raise UsageError(f"{path} would be drawn over: give another folder with --out")
+def keep_originals(pictures: Sequence[ImageItem], out: Path) -> None:
+    """They are neither drawn over nor mixed with what is drawn."""
+    if out.resolve() in {picture.path.resolve().parent for picture in pictures}:
+        raise UsageError(f"{out} is where the pictures lie: give another folder with --out")

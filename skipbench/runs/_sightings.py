@@ -1,5 +1,6 @@
 """What was found in each image, by block, and how it agrees with the truth.
 
+By image:             whole_image: the score of the whole image, as though it were the object
 By image and block:   boxes (4, in pixels of the image as it is), tokens (size of the object),
                       solver (number in SOLVERS), degenerate, tied, score
 with boxes:           ious, ious_of   every IoU with a true box (rows of all images one below
@@ -65,8 +66,10 @@ def score_boxes(item: Item, seen: Seen, hard: bool = True) -> Arrays:
     """hard: boxes marked difficult or truncated count, too."""
     truth = item.boxes() if hard else item.boxes().without_hard()
     ious = box_iou(truth.xyxy, seen.boxes)
+    whole = np.array([(0, 0, seen.size_hw[1], seen.size_hw[0])])
     return {
         "score": (ious.max(0) >= HIT).astype(np.float32),
+        "whole_image": np.array(box_iou(truth.xyxy, whole).max() >= HIT, np.float32),
         "ious": ious.astype(np.float32),
         "ious_of": np.array(len(ious), np.int32),
     }
@@ -81,6 +84,7 @@ def score_masks(item: Item, seen: Seen) -> Arrays:
     curves = [f_beta_by_threshold(_settled(seen.map(block)), truth, counted) for block in blocks]
     return {
         "score": np.array([one.iou for one in scores], np.float32),
+        "whole_image": np.array(mask_scores(truth | True, truth, counted).iou, np.float32),
         "accuracy": np.array([one.accuracy for one in scores], np.float32),
         "f_beta": np.array([one.f_beta for one in scores], np.float32),
         "f_beta_curve": np.array(curves, np.float32),

@@ -20,6 +20,7 @@ from skipbench.metrics.intervals import (
     RESAMPLES,
     bca_interval,
     bootstrap,
+    exact_interval,
     leave_one_out,
     resample_weights,
 )
@@ -77,11 +78,12 @@ def changes(asked: "Asked") -> dict[str, Any]:
 def metrics(run: "Discovery", arrays: Arrays) -> dict[str, Any]:
     """arrays: by image, of `_sightings`."""
     name, blocks = HEADLINES[run.asked.score], run.blocks
-    rows = _by_block(arrays, blocks, name)
+    weights = resample_weights(len(arrays["score"]), RESAMPLES, 0)
+    rows = _by_block(arrays, blocks, name, weights)
     best = max(rows, key=lambda row: row[name])
     chosen = {"val": {key: best[key] for key in (name, "interval", "block")}, "holdout": None}
     if len(blocks) > 1 and (honest := _cross_chosen(arrays)):
-        value, ends = _figure(honest.counts)
+        value, ends = _figure(honest.counts, weights)
         often = {str(b): int(n) for b, n in zip(blocks, honest.chosen, strict=True) if n}
         chosen["holdout"] = {name: value, "interval": ends, "block": None, "blocks": often}
     where = run.asked.select if chosen[run.asked.select] else "val"
@@ -93,8 +95,8 @@ def metrics(run: "Discovery", arrays: Arrays) -> dict[str, Any]:
         "selected_on": where if several else None,
         "chosen": chosen if several else {},
         "blocks": rows,
-        **{key: best[key] for key in COUNTED},
-        **_saliency(best),
+        **({} if where == "holdout" else _other_figures(best)),
+        "whole_image": float(share_percent(_counts(arrays["whole_image"]).sum(0))),
     }
 
 
@@ -112,22 +114,31 @@ def _cross_chosen(arrays: Arrays) -> CrossChosen | None:
 
 def counts_of(arrays: Arrays, block: int) -> np.ndarray:
     """(images, 2): score and one. block: its place among those asked for."""
-    score = arrays["score"][:, block].astype(np.float64)
+    return _counts(arrays["score"][:, block])
+
+
+def _counts(score: np.ndarray) -> np.ndarray:
+    """(images, 2). score: (images,), NaN where there is none."""
     known = ~np.isnan(score)
-    return np.stack([np.where(known, score, 0), known], axis=1)
+    return np.stack([np.where(known, score.astype(np.float64), 0), known], axis=1)
 
 
-def _figure(counts: np.ndarray) -> tuple[float, list[float]]:
+def _figure(counts: np.ndarray, weights: np.ndarray) -> tuple[float, list[float]]:
     """In percent, with its 95 % interval over images. counts: (images, 2)."""
     value = float(share_percent(counts.sum(0)))
-    drawn = bootstrap(counts, share_percent, resample_weights(len(counts), RESAMPLES, 0))
+    if value in (0.0, 100.0) and np.isin(counts[:, 1], (0, 1)).all():
+        low, high = exact_interval(round(value), int(counts[:, 1].sum()))
+        return value, [100 * low, 100 * high]
+    drawn = bootstrap(counts, share_percent, weights)
     return value, list(bca_interval(drawn, value, leave_one_out(counts, share_percent)))
 
 
-def _by_block(arrays: Arrays, blocks: Sequence[int], name: str) -> list[dict[str, Any]]:
+def _by_block(
+    arrays: Arrays, blocks: Sequence[int], name: str, weights: np.ndarray
+) -> list[dict[str, Any]]:
     rows = []
     for place, block in enumerate(blocks):
-        value, ends = _figure(counts_of(arrays, place))
+        value, ends = _figure(counts_of(arrays, place), weights)
         row = {"block": block, name: value, "interval": ends}
         row["degenerate"] = int(arrays["degenerate"][:, place].sum())
         row["dense"] = int((arrays["solver"][:, place] == SOLVERS.index("dense")).sum())
@@ -149,8 +160,10 @@ def _mask_figures(arrays: Arrays, place: int) -> dict[str, float]:
     }
 
 
-def _saliency(best: Mapping[str, Any]) -> dict[str, float]:
-    return {key: best[key] for key in ("f_beta", "max_f_beta", "accuracy") if key in best}
+def _other_figures(best: Mapping[str, Any]) -> dict[str, float]:
+    """Of the block whose figure it is."""
+    names = (*COUNTED, "f_beta", "max_f_beta", "accuracy")
+    return {key: best[key] for key in names if key in best}
 
 
 def record(run: "Discovery", found: dict[str, Any]) -> Result:
@@ -246,19 +259,10 @@ class SoFar:
 
 def say_what_matters(found: Mapping[str, Any], images: int, asked: "Asked") -> None:
     """What a reader of the number should be told."""
-    cuts = images * len(found["blocks"])
-    degenerate, dense, _ = (sum(row[key] for row in found["blocks"]) for key in COUNTED)
-    if degenerate:
-        log.info(
-            "%d of %d cuts are degenerate: nothing stands out, the box is the whole image",
-            degenerate, cuts,
-        )  # fmt: skip
-    if 2 * found["degenerate"] > images:
+    if 2 * (degenerate := found.get("degenerate", 0)) > images:
         log.warning(
-            "%d of %d images are degenerate: the figure is mostly that of whole images as boxes",
-            found["degenerate"], images,
+            "%d of %d images are degenerate: the figure is mostly that of whole images; try "
+            "--feature tokens, another --tau or --layers all", degenerate, images,
         )  # fmt: skip
-    if dense:
-        log.info("%d of %d cuts by the dense solver", dense, cuts)
     if asked.select == "holdout" and found["selected_on"] == "val":
         log.warning("too few images to choose a block on some of them: chosen on all")

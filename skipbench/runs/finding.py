@@ -18,7 +18,7 @@ from skipbench.runs.tokencut import Asked, Discovery, Finder
 class TokencutOptions(Reading, total=False):
     """As on the command line; those of `Reading` say how the checkpoint is read."""
 
-    layers: str
+    layers: str | int | Sequence[int]
     feature: str
     method: Method
     tau: float
@@ -87,7 +87,7 @@ def asked_of(options: Mapping[str, Any], **more: object) -> Asked:
     if unknown := set(options) - set(TokencutOptions.__annotations__):
         raise TypeError(f"tokencut has no option {sorted(unknown)[0]!r}")
     asked = Asked(
-        layers=options.get("layers", "last"),
+        layers=_layers(options.get("layers", "last")),
         feature=options.get("feature", "keys"),
         method=options.get("method", "tokencut"),
         tau=float(options.get("tau", TAU)),
@@ -104,6 +104,13 @@ def asked_of(options: Mapping[str, Any], **more: object) -> Asked:
     )
     check(asked)
     return asked
+
+
+def _layers(given: str | int | Iterable[int]) -> str:
+    """ "9,10", 9 or [9, 10]."""
+    if isinstance(given, str | int):
+        return str(given)
+    return ",".join(map(str, given))
 
 
 def check(asked: Asked) -> None:
@@ -127,11 +134,12 @@ def find_objects(
     **options: Unpack[TokencutOptions],
 ) -> Path:
     """`skipbench tokencut --images`: box, mask and eigenvector drawn over pictures, into `out`."""
-    from skipbench.runs._object_pictures import draw_pictures
+    from skipbench.runs._object_pictures import draw_pictures, keep_originals
 
     asked = asked_of({"out": "found", **options})
     found = find_images([images] if isinstance(images, str | Path) else images)
     pictures: Sequence[ImageItem] = found[: options.get("limit")]
+    keep_originals(pictures, asked.out)
     if skip_bad := options.get("skip_bad"):
         pictures = decodable(pictures, skip_bad, "these pictures")
     return draw_pictures(Finder(inspect(ckpt, **reading_of(options)), asked), pictures)

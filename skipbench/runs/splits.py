@@ -62,7 +62,8 @@ def open_objects(
     if score is None:
         score = "boxes" if data[0].has_boxes or data.labels is None else "masks"
     if score == "masks":
-        return _with_masks(data, "scoring masks needs")
+        who = "--score masks needs; give ecssd, duts, dutomron, voc or folder:PATH"
+        return _with_background(_with_masks(data, who))
     if not data[0].has_boxes:
         masks = "; --score masks takes its masks" if data.labels else " and no masks"
         raise UsageError(f"{data.name} {data.split} has no boxes{masks}")
@@ -72,12 +73,21 @@ def open_objects(
     return found
 
 
-def _with_masks(data: Dataset, who: str = "a probe needs") -> Dataset:
-    if data.labels is None:
+def _with_background(data: Dataset) -> Dataset:
+    first = data.classes[0]
+    if len(data.classes) > 2 and first.lower() not in ("background", "bg"):
         raise UsageError(
-            f"{data.name} {data.split} has no masks, which {who}; "
-            "give voc, ade20k, cocostuff, folder:PATH or shapes"
+            f"{data.name}: its first class is {first!r}, not background: every pixel would be an "
+            "object to be found"
         )
+    return data
+
+
+def _with_masks(
+    data: Dataset, who: str = "a probe needs; give voc, ade20k, cocostuff, folder:PATH or shapes"
+) -> Dataset:
+    if data.labels is None:
+        raise UsageError(f"{data.name} {data.split} has no masks, which {who}")
     return data
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from skipbench.backbones.vit import Backbone
@@ -50,6 +51,10 @@ from skipbench.runs.splits import check_labelled
 log = logging.getLogger("skipbench")
 
 
+SAFER_AND_SAFER = ("fp16", "bf16", "fp32")
+TOKEN_ON_CPU = 4_000  # "bytes": eight images of 900 tokens are a shard
+
+
 @dataclass(frozen=True)
 class Asked:
     """All that object discovery depends on, but for the checkpoint and the data."""
@@ -81,14 +86,17 @@ class Finder:
         size = parse_size(asked.size)
         self.spec = FeatureSpec(blocks=self.blocks, tensors=(asked.feature,), size=size)
         self.seconds = {"features": 0.0, "cutting": 0.0}
+        self._one_by_one = False  # once memory has run out
 
     @property
     def patch(self) -> int:
         return self.backbone.facts.patch
 
     def plan(self, pictures: Sequence[Picture]) -> Plan:
-        """Shards as large as they may be: what is kept of an image is small."""
-        return make_plan(pictures, self.spec.size, self.patch, 1, self.asked.keeping.workers)
+        """Shards of some seconds of work: what is kept of an image is small."""
+        on_cpu = self.backbone.device.type == "cpu"
+        weight = TOKEN_ON_CPU if on_cpu else 1
+        return make_plan(pictures, self.spec.size, self.patch, weight, self.asked.keeping.workers)
 
     def look(
         self, pictures: Sequence[Picture], plan: Plan, shards: Sequence[int]
@@ -115,12 +123,17 @@ class Finder:
         tokens = torch.stack(columns, dim=1).flatten(0, 1).flatten(1, 2)
         if tokens.device.type == "mps":  # it has no float64
             tokens = tokens.cpu()
+        if not self._one_by_one:
+            try:
+                return self._find(tokens, (height, width))
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            log.warning("out of memory with %d graphs at once; going on one by one", len(tokens))
+            self._one_by_one = True
+            if tokens.device.type == "cuda":
+                torch.cuda.empty_cache()
         try:
-            return self._find(tokens, (height, width))
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        try:  # what goes together takes more room than one by one
             return [one for some in tokens for one in self._find(some[None], (height, width))]
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -196,6 +209,9 @@ class Discovery(Finder):
         plan = self.plan(self.data.items)
         done = self._done(plan, chunks)
         todo = [shard for shard in range(len(plan.shards)) if shard not in done]
+        for part in done.values():  # fp16 may have overflowed: it goes on as it would have
+            now = SAFER_AND_SAFER.index(self.backbone.precision)
+            self.backbone.precision = SAFER_AND_SAFER[max(now, int(part["precision"].max()))]
         before = sum(len(plan.shards[shard]) for shard in done)
         if before:
             log.info("%d of %d images were done before", before, len(self.data))
@@ -214,7 +230,8 @@ class Discovery(Finder):
         images: list[Arrays] = []
         waiting = deque(shards)
         for image, seen in self.look(self.data.items, plan, shards):
-            images.append(seen.arrays() | self.score(self.data[image], seen))
+            kept = {"precision": np.array(SAFER_AND_SAFER.index(self.backbone.precision), np.uint8)}
+            images.append(seen.arrays() | self.score(self.data[image], seen) | kept)
             self.computed += 1
             advance(1, so_far.add(images[-1]["score"]))
             if len(images) == len(plan.shards[waiting[0]]):
