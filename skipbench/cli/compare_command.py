@@ -146,7 +146,9 @@ def _verdict(pair: "Paired") -> str:
     low, high = pair.interval
     if low <= 0 <= high:
         return "Not shown to differ: 0 lies within the interval."
-    if pair.p_value > 0.06:  # of hits, exactly; the interval is too narrow on a handful of images
+    from skipbench.metrics.intervals import SIGNIFICANT
+
+    if pair.p_value > SIGNIFICANT:  # of hits, exactly: a few images make the interval too narrow
         return "Not shown to differ: too few images on which they do."
     words = f"B is {'better' if low > 0 else 'worse'}, by more than other images would explain"
     return f"{words}; but the two were not made alike." if pair.differs else f"{words}."
