@@ -1,7 +1,9 @@
 """Printing to a person: a console that does not mind when its reader goes away."""
 
+import json
 import os
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -10,6 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
+
+    from skipbench.runs._estimate import Estimate
 
 
 def reader_has_gone() -> NoReturn:
@@ -33,6 +37,14 @@ def wide_page(**options: Any) -> "Console":
     from rich.console import Console
 
     return page(width=max(Console().width, 1000), highlight=False, **options)
+
+
+def say_estimate(found: "Estimate", as_json: bool) -> None:
+    """Of a dry run."""
+    if as_json:
+        typer.echo(json.dumps(asdict(found) | {"seconds": found.seconds}, indent=2))
+    else:
+        typer.echo("\n".join(found.lines()))
 
 
 def plain_table(**style: Any) -> Any:

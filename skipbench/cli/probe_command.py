@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import plain_table, wide_page
+from skipbench.cli.page import plain_table, say_estimate, wide_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -220,25 +220,15 @@ def probe(
         workers=workers, out=out, force=force, pictures=pictures,
     )  # fmt: skip
     if dry_run:
-        _say_estimate(run, as_json)
+        from skipbench.runs._estimate import estimate
+
+        say_estimate(estimate(run), as_json)
         return
     results = run.run()
     if as_json:
         typer.echo(json.dumps([result.to_json() for result in results], indent=2))
     else:
         show(results, out)
-
-
-def _say_estimate(run: Any, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from skipbench.runs._estimate import estimate
-
-    found = estimate(run)
-    if as_json:
-        typer.echo(json.dumps(asdict(found) | {"seconds": found.seconds}, indent=2))
-    else:
-        typer.echo("\n".join(found.lines()))
 
 
 def show(results: "Sequence[Result]", out: str) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import plain_table, wide_page
+from skipbench.cli.page import plain_table, say_estimate, wide_page
 from skipbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -217,7 +217,9 @@ def tokencut(
 
     run = open_tokencut(ckpt, dataset, data=data, data_root=data_root, **reading(), **which, **how)
     if dry_run:
-        _say_estimate(run, as_json)
+        from skipbench.runs._estimate import estimate_tokencut
+
+        say_estimate(estimate_tokencut(run), as_json)
         return
     result = run.run()
     if as_json:
@@ -233,18 +235,6 @@ def _check_task(
         raise UsageError("give --dataset NAME for a figure, or --images DIR for pictures alone")
     if images and (given := [option for option, value in of_data.items() if value is not None]):
         raise UsageError(f"{given[0]} goes with --dataset, not with --images")
-
-
-def _say_estimate(run: Any, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from skipbench.runs._estimate import estimate_tokencut
-
-    found = estimate_tokencut(run)
-    if as_json:
-        typer.echo(json.dumps(asdict(found) | {"seconds": found.seconds}, indent=2))
-    else:
-        typer.echo("\n".join(found.lines()))
 
 
 def show(result: "Result", out: str) -> None:
