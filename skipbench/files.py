@@ -1,9 +1,12 @@
 """Files that appear whole or not at all, the cache folder, amounts of space in words."""
 
+import csv
 import errno
+import io
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -64,6 +67,13 @@ def write_whole(path: Path, data: bytes) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise _write_error(path, error) from None
+
+
+def write_csv(path: Path, rows: Iterable[Iterable[object]]) -> None:
+    """File names in it may be no text at all."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_whole(path, text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def append_line(path: Path, line: str) -> None:

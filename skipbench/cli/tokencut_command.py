@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from skipbench.records import Result
 
-NAMES = {"corloc": "CorLoc", "iou": "IoU"}
-
 
 def add_to(app: typer.Typer) -> None:
     from skipbench.cli.app import ending_well
@@ -197,11 +195,11 @@ def tokencut(
         "force": force, "pictures": pictures,
     }  # fmt: skip
     if images:
-        find_images(images)  # what is not there is said before anything is loaded
+        found = find_images(images)  # what is not there is said before anything is loaded
 
         from skipbench.runs.finding import find_objects
 
-        folder = find_objects(ckpt, images, **reading(), **how, limit=limit, skip_bad=skip_bad)
+        folder = find_objects(ckpt, found, **reading(), **how, limit=limit, skip_bad=skip_bad)
         typer.echo(json.dumps({"pictures": str(folder)}) if as_json else f"pictures: {folder}")
         return
 
@@ -278,6 +276,8 @@ def _blocks(blocks: "Sequence[int]") -> str:
 
 def _headlines(result: "Result") -> Any:
     """The figure, first as it was asked for, then by the other choice of the block."""
+    from skipbench.results.figures import METRICS
+
     metrics = result.metrics
     name = metrics["headline"]
     table = plain_table(show_header=False)
@@ -290,8 +290,8 @@ def _headlines(result: "Result") -> Any:
     for row, where, style in rows:
         ends = "{:.1f} to {:.1f}".format(*row["interval"])
         reason = _reason(where, row, len(metrics["blocks"]))
-        table.add_row(f"{NAMES[name]} {row[name]:.1f}", ends, reason, style=style)
-    whole = f"{NAMES[name]} {metrics['whole_image']:.1f}"
+        table.add_row(f"{METRICS[name]} {row[name]:.1f}", ends, reason, style=style)
+    whole = f"{METRICS[name]} {metrics['whole_image']:.1f}"
     table.add_row(whole, "", "of the whole image, without looking", style="dim")
     if name == "iou" and "f_beta" in metrics:
         table.add_row(f"F-beta {metrics['f_beta']:.1f}", "", "of the mask")
@@ -308,11 +308,13 @@ def _reason(where: str | None, row: Any, blocks: int) -> str:
 
 
 def _blocks_table(metrics: Any) -> Any:
+    from skipbench.results.figures import METRICS
+
     name = metrics["headline"]
     others = ["max_f_beta", "f_beta", "accuracy"] if name == "iou" else []
     table = plain_table()
     titles = ["max Fβ", "Fβ", "accuracy"][: len(others)]
-    for title in ("block", NAMES[name], "95 % interval", *titles, "degenerate", "dense", "tied"):
+    for title in ("block", METRICS[name], "95 % interval", *titles, "degenerate", "dense", "tied"):
         table.add_column(title, justify="right", no_wrap=True)
     best = metrics["chosen"]["val"]["block"]
     for row in metrics["blocks"]:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,7 +32,8 @@ log = logging.getLogger("skipbench")
 TOKENS_ON_CPU = 4 * 784
 TOKENS_ON_GPU = 64 * 784
 BATCHES_AHEAD = 2
-SAFER = {"fp16": "bf16", "bf16": "fp32"}
+BY_SAFETY = ("fp16", "bf16", "fp32")
+SAFER = dict(pairwise(BY_SAFETY))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ results/<id>/tiles/                 the first pictures one by one, for the repor
 OUT/NAME.png …                      plain pictures (`--images`), with objects.csv and sheet.png
 """
 
-import csv
-import io
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -21,12 +19,14 @@ from PIL import Image, ImageDraw
 from skipbench.datasets import Item
 from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
-from skipbench.files import ensure_writable, write_whole
+from skipbench.files import ensure_writable, write_csv
 from skipbench.images import IGNORED, ImageItem, Picture
 from skipbench.pictures import Cell, Colour, blend, paint, save, sheet
+from skipbench.results.figures import METRICS
 from skipbench.results.store import read_arrays
 from skipbench.runs._pictures import MOST_ON_SHEET, from_both_ends, save_tile, write_tiles
-from skipbench.runs._sightings import Seen
+from skipbench.runs._sightings import Seen, ious_by_image, true_boxes
+from skipbench.runs._tokencut_record import CORNERS, reported
 
 if TYPE_CHECKING:
     from skipbench.records import Result
@@ -79,14 +79,13 @@ def truth_of(item: Item, image: np.ndarray, run: "Discovery") -> np.ndarray:
         mask = item.mask()
         found = np.where(mask == IGNORED, IGNORED, mask > 0).astype(np.uint8)
         return blend(image, paint(found, [(0, 0, 0), TRUE]), 0.45)
-    boxes = item.boxes() if run.asked.hard else item.boxes().without_hard()
-    return outlined(image, boxes.xyxy, TRUE)
+    return outlined(image, true_boxes(item, run.asked.hard).xyxy, TRUE)
 
 
 def draw_found(run: "Discovery", result: "Result", number: int) -> None:
     """So many pictures of a record, the worst and the best; and the first as tiles."""
     folder, name = run.asked.out / result.id, result.metrics["headline"]
-    place = _reported_place(result)
+    place = reported(run, result.metrics)
     best = _best_by_image(read_arrays(run.asked.out / f"{result.id}.npz"), place)
     chosen = from_both_ends(best, number)
     first = list(range(min(number, len(run.data))))
@@ -116,27 +115,19 @@ def _looked_at(finder: "Finder", pictures: Sequence[Picture], numbers: Sequence[
             advance(1)
 
 
-def _reported_place(result: "Result") -> int:
-    """Of the block that is best on these images, among those of the record."""
-    metrics = result.metrics
-    block = (metrics["chosen"].get("val") or metrics)["block"]
-    return list(result.features["blocks"]).index(block)
-
-
 def _best_by_image(arrays: dict[str, np.ndarray], place: int) -> np.ndarray:
     """(images,) the highest IoU with a true box, or with the mask."""
     if "ious" not in arrays:
         return arrays["score"][:, place]
-    rows = np.split(arrays["ious"][:, place], np.cumsum(arrays["ious_of"])[:-1])
-    return np.array([row.max() for row in rows])
+    return np.array([rows[:, place].max() for rows in ious_by_image(arrays)])
 
 
 def _title(run: "Discovery", result: "Result") -> str:
     metrics, checkpoint = result.metrics, result.checkpoint
-    name = {"corloc": "CorLoc", "iou": "IoU"}[metrics["headline"]]
+    name = METRICS[metrics["headline"]]
     return (
         f"{checkpoint['name']} ({checkpoint['residual']}), {run.asked.method} on "
-        f"{run.asked.feature} of block {run.blocks[_reported_place(result)]}, "
+        f"{run.asked.feature} of block {run.blocks[reported(run, metrics)]}, "
         f"{run.data.name} {run.data.split}: {name} {metrics[metrics['headline']]:.1f}"
     )
 
@@ -191,7 +182,8 @@ def draw_pictures(finder: "Finder", pictures: Sequence[ImageItem]) -> Path:
         if number < MOST_ON_SHEET:
             first[number] = rows[-1]
     save(sheet([first[i] for i in sorted(first)], aligned=True), out / "sheet.png")
-    _write_objects(out / "objects.csv", [line for i in sorted(lines) for line in lines[i]])
+    header = ["image", "block", *CORNERS, "tokens", "solver", "degenerate", "tied"]
+    write_csv(out / "objects.csv", [header, *(line for i in sorted(lines) for line in lines[i])])
     return out
 
 
@@ -216,15 +208,6 @@ def _lines(finder: "Finder", picture: Picture, seen: Seen) -> list[list[Any]]:
          int(found.degenerate), int(found.tied)]
         for block, box, found in zip(finder.blocks, seen.boxes, seen.found, strict=True)
     ]  # fmt: skip
-
-
-def _write_objects(path: Path, lines: Sequence[Sequence[Any]]) -> None:
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    corners = ["xmin", "ymin", "xmax", "ymax"]
-    table.writerow(["image", "block", *corners, "tokens", "solver", "degenerate", "tied"])
-    table.writerows(lines)
-    write_whole(path, text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def _file_names(names: Sequence[str]) -> list[str]:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from skipbench.datasets import Item
+from skipbench.datasets import Boxes, Item
 from skipbench.evaluations._objects import SOLVERS, Found, enlarged
 from skipbench.images import IGNORED, resize_boxes, resize_mask
 from skipbench.metrics.boxes import box_iou
 from skipbench.metrics.saliency import f_beta_by_threshold, mask_scores
+from skipbench.runs._chunks import Arrays
 
 HIT = 0.5  # IoU
-Arrays = dict[str, np.ndarray]
 Score = Callable[[Item, "Seen"], Arrays]
 
 
@@ -62,9 +62,13 @@ class Seen:
         }
 
 
+def true_boxes(item: Item, hard: bool) -> Boxes:
+    return item.boxes() if hard else item.boxes().without_hard()
+
+
 def score_boxes(item: Item, seen: Seen, hard: bool = True) -> Arrays:
     """hard: boxes marked difficult or truncated count, too."""
-    truth = item.boxes() if hard else item.boxes().without_hard()
+    truth = true_boxes(item, hard)
     ious = box_iou(truth.xyxy, seen.boxes)
     whole = np.array([(0, 0, seen.size_hw[1], seen.size_hw[0])])
     return {
@@ -106,9 +110,14 @@ def gathered(parts: Sequence[Mapping[str, np.ndarray]], numbers: Sequence[int]) 
     places = np.argsort(np.asarray(numbers))
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     if "ious" in whole:
-        rows = np.split(whole["ious"], np.cumsum(whole["ious_of"])[:-1])
+        rows = ious_by_image(whole)
         whole["ious"] = np.concatenate([rows[place] for place in places])
     return {name: array if name == "ious" else array[places] for name, array in whole.items()}
+
+
+def ious_by_image(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """(true boxes, blocks) for each image."""
+    return np.split(arrays["ious"], np.cumsum(arrays["ious_of"])[:-1])
 
 
 def _join(arrays: Sequence[np.ndarray], name: str) -> np.ndarray:

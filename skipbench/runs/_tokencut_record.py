@@ -1,7 +1,5 @@
 """What object discovery writes down, and what it says aloud."""
 
-import csv
-import io
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +10,7 @@ import numpy as np
 
 from skipbench.evaluations._objects import SOLVERS
 from skipbench.features.store import model_part
-from skipbench.files import write_whole
+from skipbench.files import write_csv
 from skipbench.images import parse_size, size_name
 from skipbench.metrics.boxes import SPLITS, CrossChosen, cross_chosen, share_percent
 from skipbench.metrics.intervals import (
@@ -26,9 +24,11 @@ from skipbench.metrics.intervals import (
 )
 from skipbench.metrics.saliency import max_f_beta_percent
 from skipbench.records import Result
+from skipbench.results.figures import METRICS
 from skipbench.results.store import plain_result
+from skipbench.runs._chunks import Arrays
 from skipbench.runs._record import checkpoint_part, environment_part, timing_part
-from skipbench.runs._sightings import Arrays
+from skipbench.runs._sightings import ious_by_image
 
 if TYPE_CHECKING:
     from skipbench.runs.tokencut import Asked, Discovery
@@ -39,7 +39,7 @@ log = logging.getLogger("skipbench")
 VERSION = 1
 
 HEADLINES = {"boxes": "corloc", "masks": "iou"}
-NAMES = {"boxes": "CorLoc", "masks": "IoU"}
+CORNERS = ("xmin", "ymin", "xmax", "ymax")
 COUNTED = ("degenerate", "dense", "tied")
 
 
@@ -75,14 +75,14 @@ def changes(asked: "Asked") -> dict[str, Any]:
     return {k: [usual[k], v] for k, v in protocol_part(asked).items() if usual[k] != v}
 
 
-def metrics(run: "Discovery", arrays: Arrays) -> dict[str, Any]:
-    """arrays: by image, of `_sightings`."""
+def metrics(run: "Discovery", arrays: Arrays, honest: CrossChosen | None) -> dict[str, Any]:
+    """arrays: by image, of `_sightings`; honest: of `chosen_on_others`."""
     name, blocks = HEADLINES[run.asked.score], run.blocks
     weights = resample_weights(len(arrays["score"]), RESAMPLES, 0)
     rows = _by_block(arrays, blocks, name, weights)
     best = max(rows, key=lambda row: row[name])
     chosen = {"val": {key: best[key] for key in (name, "interval", "block")}, "holdout": None}
-    if len(blocks) > 1 and (honest := _cross_chosen(arrays)):
+    if honest:
         value, ends = _figure(honest.counts, weights)
         often = {str(b): int(n) for b, n in zip(blocks, honest.chosen, strict=True) if n}
         chosen["holdout"] = {name: value, "interval": ends, "block": None, "blocks": often}
@@ -100,8 +100,10 @@ def metrics(run: "Discovery", arrays: Arrays) -> dict[str, Any]:
     }
 
 
-def _cross_chosen(arrays: Arrays) -> CrossChosen | None:
-    """An image of which no pixel counts, counts for nothing."""
+def chosen_on_others(arrays: Arrays) -> CrossChosen | None:
+    """None of one block, or of too few images. One of which no pixel counts, counts for nothing."""
+    if arrays["score"].shape[1] == 1:
+        return None
     scores = arrays["score"].astype(np.float64)
     known = ~np.isnan(scores[:, 0])
     honest = cross_chosen(scores[known])
@@ -194,11 +196,13 @@ def record(run: "Discovery", found: dict[str, Any]) -> Result:
     )
 
 
-def kept_arrays(run: "Discovery", arrays: Arrays, found: Mapping[str, Any]) -> Arrays:
+def kept_arrays(
+    run: "Discovery", arrays: Arrays, found: Mapping[str, Any], honest: CrossChosen | None
+) -> Arrays:
     """By image; `counts` of the headline, as comparisons take them."""
     kept = {name: array for name, array in arrays.items() if name != "f_beta_curve"}
     counts = {"val": counts_of(arrays, reported(run, found))}
-    if len(run.blocks) > 1 and (honest := _cross_chosen(arrays)):
+    if honest:
         counts["holdout"] = honest.counts
     if found["chosen"]:
         kept |= {f"counts_{where}": array for where, array in counts.items()}
@@ -214,17 +218,14 @@ def reported(run: "Discovery", found: Mapping[str, Any]) -> int:
 def write_table(path: Path, run: "Discovery", arrays: Arrays, found: Mapping[str, Any]) -> None:
     """The best block, image by image, for a spreadsheet."""
     place, of_boxes = reported(run, found), run.asked.score == "boxes"
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
     answers = ["hit", "ious"] if of_boxes else ["iou", "f_beta", "accuracy"]
     facts = ["tokens", "solver", "degenerate", "tied"]
-    table.writerow(["image", "block", "xmin", "ymin", "xmax", "ymax", *answers, *facts])
-    first = np.cumsum([0, *arrays["ious_of"]]) if of_boxes else None
+    table: list[list[Any]] = [["image", "block", *CORNERS, *answers, *facts]]
+    ious = ious_by_image(arrays) if of_boxes else None
     for i, name in enumerate(run.data.names):
         score = float(arrays["score"][i, place])
-        if first is not None:
-            ious = arrays["ious"][first[i] : first[i + 1], place]
-            answer = [int(score), " ".join(f"{iou:.4f}" for iou in ious)]
+        if ious is not None:
+            answer = [int(score), " ".join(f"{iou:.4f}" for iou in ious[i][:, place])]
         else:
             others = (arrays[key][i, place] for key in ("f_beta", "accuracy"))
             answer = [f"{value:.4f}" for value in (score, *others)]
@@ -232,9 +233,9 @@ def write_table(path: Path, run: "Discovery", arrays: Arrays, found: Mapping[str
         solver = SOLVERS[arrays["solver"][i, place]]
         flags = [int(arrays[key][i, place]) for key in ("degenerate", "tied")]
         size = int(arrays["tokens"][i, place])
-        table.writerow([name, run.blocks[place], *box, *answer, size, solver, *flags])
+        table.append([name, run.blocks[place], *box, *answer, size, solver, *flags])
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text.getvalue().encode("utf-8", "surrogateescape"))
+    write_csv(path, table)
 
 
 class SoFar:
@@ -254,7 +255,7 @@ class SoFar:
         best = int(self.total.argmax())
         which = f" (block {self.run.blocks[best]})" if len(self.total) > 1 else ""
         mean = 100 * self.total[best] / max(self.images, 1)
-        return f"{NAMES[self.run.asked.score]} {mean:.1f}{which}"
+        return f"{METRICS[HEADLINES[self.run.asked.score]]} {mean:.1f}{which}"
 
 
 def say_what_matters(found: Mapping[str, Any], images: int, asked: "Asked") -> None:

@@ -130,7 +130,7 @@ def check(asked: Asked) -> None:
 
 def find_objects(
     ckpt: str | Path,
-    images: str | Path | Iterable[str | Path],
+    images: str | Path | Iterable[str | Path | ImageItem],
     **options: Unpack[TokencutOptions],
 ) -> Path:
     """`skipbench tokencut --images`: box, mask and eigenvector drawn over pictures, into `out`."""

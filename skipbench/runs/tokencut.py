@@ -28,17 +28,16 @@ from skipbench.evaluations.lost import lost
 from skipbench.evaluations.tokencut import tokencut
 from skipbench.features.layers import parse_layers
 from skipbench.features.plan import Plan, make_plan
-from skipbench.features.stream import Extractor, FeatureBatch
+from skipbench.features.stream import BY_SAFETY, Extractor, FeatureBatch
 from skipbench.files import cache_folder, ensure_writable
 from skipbench.images import Picture, parse_size
 from skipbench.pipeline import Inspection, say_what_is_adapted
 from skipbench.records import FeatureSpec, Result
 from skipbench.results.store import find_result, relabel, result_id, write_result
 from skipbench.runs import _tokencut_record as written
-from skipbench.runs._chunks import Chunks
+from skipbench.runs._chunks import Arrays, Chunks
 from skipbench.runs._held import Keeping
 from skipbench.runs._sightings import (
-    Arrays,
     Score,
     Seen,
     gathered,
@@ -50,8 +49,6 @@ from skipbench.runs.splits import check_labelled
 
 log = logging.getLogger("skipbench")
 
-
-SAFER_AND_SAFER = ("fp16", "bf16", "fp32")
 TOKEN_ON_CPU = 4_000  # "bytes": eight images of 900 tokens are a shard
 
 
@@ -183,11 +180,12 @@ class Discovery(Finder):
         say_what_is_adapted(self.backbone, self.spec)
         chunks = self._chunks()
         arrays = self._by_image(chunks)
-        metrics = written.metrics(self, arrays)
+        honest = written.chosen_on_others(arrays)
+        metrics = written.metrics(self, arrays, honest)
         written.say_what_matters(metrics, len(self.data), self.asked)
         result = written.record(self, metrics)
         written.write_table(self.asked.out / result.id / "images.csv", self, arrays, metrics)
-        write_result(self.asked.out, result, written.kept_arrays(self, arrays, metrics))
+        write_result(self.asked.out, result, written.kept_arrays(self, arrays, metrics, honest))
         chunks.forget()
         return result
 
@@ -210,8 +208,8 @@ class Discovery(Finder):
         done = self._done(plan, chunks)
         todo = [shard for shard in range(len(plan.shards)) if shard not in done]
         for part in done.values():  # fp16 may have overflowed: it goes on as it would have
-            now = SAFER_AND_SAFER.index(self.backbone.precision)
-            self.backbone.precision = SAFER_AND_SAFER[max(now, int(part["precision"].max()))]
+            now = BY_SAFETY.index(self.backbone.precision)
+            self.backbone.precision = BY_SAFETY[max(now, int(part["precision"].max()))]
         before = sum(len(plan.shards[shard]) for shard in done)
         if before:
             log.info("%d of %d images were done before", before, len(self.data))
@@ -230,7 +228,7 @@ class Discovery(Finder):
         images: list[Arrays] = []
         waiting = deque(shards)
         for image, seen in self.look(self.data.items, plan, shards):
-            kept = {"precision": np.array(SAFER_AND_SAFER.index(self.backbone.precision), np.uint8)}
+            kept = {"precision": np.array(BY_SAFETY.index(self.backbone.precision), np.uint8)}
             images.append(seen.arrays() | self.score(self.data[image], seen) | kept)
             self.computed += 1
             advance(1, so_far.add(images[-1]["score"]))
