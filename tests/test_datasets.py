@@ -111,6 +111,21 @@ class TestContract:
             assert (boxes.xyxy[:, 2:] > boxes.xyxy[:, :2]).all()
             assert (boxes.xyxy >= 0).all() and (boxes.xyxy <= [width, height] * 2).all()
 
+    def test_segments(self, name, tmp_path):
+        data = opened(name, tmp_path)
+        for item in data:
+            assert item.has_segments == (name != "coco20k")
+            if not item.has_segments:
+                with pytest.raises(DataError, match="has no segments"):
+                    item.segments()
+                continue
+            segments = item.segments()
+            assert segments.dtype == np.int32 and segments.shape == item.size_hw()
+            assert segments.min() >= -1
+            if data.kind == "masks":
+                mask = item.mask().astype(int)
+                np.testing.assert_array_equal(segments, np.where(mask == 255, -1, mask))
+
     def test_fingerprint_knows_list_and_labels_not_the_place(self, name, tmp_path):
         data = opened(name, tmp_path)
         first = data.fingerprint()
@@ -364,6 +379,24 @@ def test_coco_boxes_are_not_rounded(tmp_path):
     assert data.kind == "images"
     assert data[0].boxes().xyxy.tolist() == [[3.25, 4.5, 15.75, 13.5]]
     assert data[2].boxes().xyxy.shape == (0, 4)
+
+
+def test_segments_of_masks(tmp_path):
+    folder = trees.voc(tmp_path)
+    trees.photo(folder / "JPEGImages" / "2007_000068.jpg", (30, 44), orientation=6)
+    turned, item = open_dataset("voc", root=tmp_path, limit=9)
+    assert item.segments()[0, [0, 13, 14, 26, 27, 39]].tolist() == [0, 0, 5, 5, -1, -1]
+    # The bands of the mask lie across the picture as shown.
+    assert turned.segments()[[0, 15, 43], 0].tolist() == [0, 4, -1]
+    assert not open_dataset("voc", "trainval", root=tmp_path, limit=1)[0].has_segments
+
+
+def test_coco_without_annotations(tmp_path):
+    folder = trees.coco(tmp_path)
+    data = open_dataset("coco", root=tmp_path, limit=9)
+    assert data[0].segments().any() and not data[2].segments().any()  # none of this image
+    (folder / "annotations" / "instances_val2017.json").unlink()
+    assert not open_dataset("coco", root=tmp_path, limit=1)[0].has_segments
 
 
 def test_shapes_are_the_same_in_any_order():
@@ -782,6 +815,23 @@ class TestRealSlices:
             assert sorted(boxes.xyxy.tolist()) == sorted(corners)
             named = [other.cats[a["category_id"]]["name"] for a in theirs]
             assert sorted(boxes.classes) == sorted(named)
+
+    def test_segments_as_pycocotools_draws_them(self, capsys):
+        from pycocotools.coco import COCO
+
+        data = open_dataset("coco", root=SHARED / "coco-mini", limit=10_000)
+        other = COCO(str(SHARED / "coco-mini" / "annotations" / "instances_val2017.json"))
+        crowds = 0
+        for item in data:
+            drawn = np.zeros(item.size_hw(), int)
+            theirs = other.loadAnns(other.getAnnIds(int(item.name)))
+            theirs.sort(key=lambda a: (not a["iscrowd"], -a["area"]))
+            mine = [a for a in theirs if not a["iscrowd"]]
+            for a in theirs:
+                drawn[other.annToMask(a) == 1] = -1 if a["iscrowd"] else 1 + mine.index(a)
+            np.testing.assert_array_equal(item.segments(), drawn)
+            crowds += len(theirs) - len(mine)
+        assert len(data) == 60 and crowds == 4
 
     def test_facts_are_those_of_the_published_files(self):
         meta = SHARED / "meta"

@@ -188,6 +188,22 @@ def coco(root, count=3):
     return folder
 
 
+def coco_outlined(root, outlines, size_hw=(30, 44), orientation=None, written_hw=None):
+    """One image of COCO val, with these segmentations or annotations; returns the JSON's path.
+
+    written_hw: the size that the JSON gives, if it is another one.
+    """
+    photo(root / "coco" / "val2017" / "000000000139.jpg", size_hw, orientation=orientation)
+    path = root / "coco" / "annotations" / "instances_val2017.json"
+    images = [(139, "000000000139.jpg", written_hw or size_hw)]
+    content = coco_json(path, images, [(139, (1, 1, 5, 6), 1, False)] * len(outlines))
+    for annotation, outline in zip(content["annotations"], outlines, strict=True):
+        whole = isinstance(outline, dict) and "segmentation" in outline
+        annotation.update(outline if whole else {"segmentation": outline})
+    path.write_text(json.dumps(content))
+    return path
+
+
 def salient(images, masks, names, save=None):
     """JPEG with masks of 0 and 255 alone, or as `save` writes them."""
     for i, name in enumerate(names):

@@ -19,13 +19,14 @@ from skipbench.datasets._open import (
     open_dataset,
     without_empty,
 )
-from skipbench.datasets._types import Boxes, Dataset, Item, Labels, Source, Split
+from skipbench.datasets._types import Boxes, Dataset, Item, Items, Labels, Source, Split
 
 __all__ = [
     "Boxes",
     "Dataset",
     "Found",
     "Item",
+    "Items",
     "Labels",
     "Source",
     "Split",

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,7 +26,9 @@ from skipbench.records import Archive
 
 log = logging.getLogger("skipbench")
 
-INDEX_VERSION = 2
+Index = dict[str, np.ndarray]
+
+INDEX_VERSION = "2"
 CHUNK = 1 << 22  # characters read at once
 LONG_TO_READ = 50 * MB  # a larger file gets a progress line
 SPACE = re.compile(r"[ \t\r\n]*")
@@ -73,24 +76,70 @@ ANNOTATIONS_2014 = Archive(
 )
 
 
-class LazyIndex:
-    """The boxes of a COCO file by image; opened at the first question."""
+class Lazy(ABC):
+    """An index of a COCO file, by image; opened at the first question."""
 
-    def __init__(self, path: Path, round_corners: bool = False) -> None:
+    version: str  # another one wherever `make` puts something else into it
+
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.round_corners = round_corners
         self._lock = Lock()  # the first question may come from several threads at once
 
-    def reader(self, file: str) -> Callable[[], Boxes]:
-        return partial(self.boxes, file)
+    @abstractmethod
+    def make(self) -> Index:
+        """With `files`, the images in the order of its rows."""
 
-    def boxes(self, file: str, by_name: bool = True) -> Boxes:
-        """file: its path as the JSON has it; by_name: or the name alone, where that is clear."""
+    def find(self, file: str, by_name: bool = True) -> tuple[Index, int]:
+        """The index, and the row of an image in it.
+
+        file: its path as the JSON has it; by_name: or the name alone, where that is clear.
+        """
         with self._lock:
             index, rows = self._index, self._rows
         row = rows.get(file, rows.get(file.rpartition("/")[2], -1) if by_name else -1)
         if row < 0:
             raise DataError(f"{self.path}: says nothing about {file}")
+        return index, row
+
+    @cached_property
+    def _opened(self) -> Index | DataError:
+        try:
+            return open_index(self.path, self.make, self.version)
+        except DataError as error:
+            return error  # kept: a large file is not read again for each of its images
+
+    @property
+    def _index(self) -> Index:
+        if isinstance(self._opened, DataError):
+            raise self._opened
+        return self._opened
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        files = self._index["files"].tolist()
+        bare = [file.rpartition("/")[2] for file in files]
+        times = Counter(bare)
+        unique = {name: row for row, name in enumerate(bare) if times[name] == 1}
+        return unique | {file: row for row, file in enumerate(files)}
+
+
+class LazyIndex(Lazy):
+    """The boxes."""
+
+    version = INDEX_VERSION
+
+    def __init__(self, path: Path, round_corners: bool = False) -> None:
+        super().__init__(path)
+        self.round_corners = round_corners
+
+    def make(self) -> Index:
+        return make_index(self.path)
+
+    def reader(self, file: str) -> Callable[[], Boxes]:
+        return partial(self.boxes, file)
+
+    def boxes(self, file: str, by_name: bool = True) -> Boxes:
+        index, row = self.find(file, by_name)
         mine = slice(index["starts"][row], index["starts"][row + 1])
         kept = ~index["crowd"][mine]
         x, y, width, height = index["xywh"][mine][kept].T
@@ -105,40 +154,19 @@ class LazyIndex:
             drawn_on_hw=(height_, width_) if height_ and width_ else None,
         )
 
-    @cached_property
-    def _opened(self) -> "dict[str, np.ndarray] | DataError":
-        try:
-            return open_index(self.path)
-        except DataError as error:
-            return error  # kept: a large file is not read again for each of its images
 
-    @property
-    def _index(self) -> dict[str, np.ndarray]:
-        if isinstance(self._opened, DataError):
-            raise self._opened
-        return self._opened
-
-    @cached_property
-    def _rows(self) -> dict[str, int]:
-        files = self._index["files"].tolist()
-        bare = [file.rpartition("/")[2] for file in files]
-        times = Counter(bare)
-        unique = {name: row for row, name in enumerate(bare) if times[name] == 1}
-        return unique | {file: row for row, file in enumerate(files)}
-
-
-def open_index(path: Path) -> dict[str, np.ndarray]:
-    """From the cache, if it is of this very file; else made, and kept there."""
+def open_index(path: Path, make: Callable[[], Index], version: str) -> Index:
+    """From the cache, if it is of this very file and version; else made, and kept there."""
     try:
         stat = path.stat()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
-    about = f"{INDEX_VERSION} {path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+    about = f"{version} {path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
     key = hashlib.sha256(about.encode()).hexdigest()[:24]
     kept = cache_folder() / "indexes" / f"{key}.npz"
     if stored := _load(kept):
         return stored
-    index = make_index(path)
+    index = make()
     try:
         ensure_writable(kept.parent)
         buffer = io.BytesIO()
@@ -149,7 +177,7 @@ def open_index(path: Path) -> dict[str, np.ndarray]:
     return index
 
 
-def _load(path: Path) -> dict[str, np.ndarray] | None:
+def _load(path: Path) -> Index | None:
     try:
         with np.load(path, allow_pickle=False) as stored:
             return dict(stored)
@@ -159,26 +187,38 @@ def _load(path: Path) -> dict[str, np.ndarray] | None:
         return None
 
 
-class _Gathered:
+class Gathered(ABC):
     """What an index is made of, as it comes, in arrays of plain numbers."""
 
     def __init__(self) -> None:
         self.files: list[str] = []
         self.known: set[str] = set()
-        self.sizes = array("q")
+        self.sizes = array("q")  # height and width in turn
         self.row_of: dict[int, int] = {}
+
+    @abstractmethod
+    def add(self, key: str, element: dict[str, Any]) -> None:
+        """One element of the list of this name."""
+
+    def add_image(self, element: dict[str, Any]) -> None:
+        if element["id"] in self.row_of or element["file_name"] in self.known:
+            raise ValueError("this image is there twice")
+        self.row_of[element["id"]] = len(self.files)
+        self.known.add(element["file_name"])
+        self.files.append(element["file_name"])
+        self.sizes.extend((element.get("height") or 0, element.get("width") or 0))
+
+
+class _Boxes(Gathered):
+    def __init__(self) -> None:
+        super().__init__()
         self.names: dict[int, str] = {}
         self.owners, self.categories = array("q"), array("q")
         self.xywh, self.crowds = array("d"), array("b")
 
     def add(self, key: str, element: dict[str, Any]) -> None:
         if key == "images":
-            if element["id"] in self.row_of or element["file_name"] in self.known:
-                raise ValueError("this image is there twice")
-            self.row_of[element["id"]] = len(self.files)
-            self.known.add(element["file_name"])
-            self.files.append(element["file_name"])
-            self.sizes.extend((element.get("height") or 0, element.get("width") or 0))
+            self.add_image(element)
         elif key == "categories":
             self.names[int(element["id"])] = str(element["name"])
         elif key == "annotations" and "bbox" in element:
@@ -191,9 +231,8 @@ class _Gathered:
             self.crowds.append({0: 0, 1: 1}[element.get("iscrowd", 0)])
 
 
-def make_index(path: Path) -> dict[str, np.ndarray]:
-    """files, size_hw: by image; xywh, category, crowd: by box, those of image i from starts[i]."""
-    gathered = _Gathered()
+def gather(path: Path, gathered: Gathered) -> None:
+    """Hands it every element of the file; what is wrong is told with the file's name."""
     size = path.stat().st_size
     with megabytes(f"reading {path.name}, once", size if size > LONG_TO_READ else 0) as reach:
         for key, element in elements(path, reach):
@@ -206,13 +245,19 @@ def make_index(path: Path) -> dict[str, np.ndarray]:
                 ) from None
     if not gathered.files:
         raise DataError(f"{path}: no images in it; is it a COCO annotation file?")
+
+
+def make_index(path: Path) -> Index:
+    """files, size_hw: by image; xywh, category, crowd: by box, those of image i from starts[i]."""
+    gathered = _Boxes()
+    gather(path, gathered)
     for image in gathered.owners:
         if image not in gathered.row_of:
             raise DataError(f"{path}: a box belongs to image {image}, which is not in its list")
     return _packed(gathered)
 
 
-def _packed(gathered: _Gathered) -> dict[str, np.ndarray]:
+def _packed(gathered: _Boxes) -> Index:
     rows = np.array([gathered.row_of[image] for image in gathered.owners], np.int64)
     order = np.argsort(rows, kind="stable")
     known = {category: number for number, category in enumerate(sorted(gathered.names))}

@@ -84,6 +84,7 @@ class Item(ImageItem):
     mask_path: Path | None = None
     labels: Labels | None = None
     read_boxes: Callable[[], Boxes] | None = None  # as annotated
+    read_segments: Callable[[], np.ndarray] | None = None  # as shown; None: those of the mask
 
     def mask(self) -> np.ndarray:
         if self.mask_path is None or self.labels is None:
@@ -104,6 +105,19 @@ class Item(ImageItem):
         turned = turn_boxes(boxes.xyxy, stored_hw, orientation)
         shown_hw = stored_hw[::-1] if orientation >= 5 else stored_hw
         return replace(boxes, xyxy=turned, drawn_on_hw=boxes.drawn_on_hw and shown_hw)
+
+    @property
+    def has_segments(self) -> bool:
+        return self.read_segments is not None or None not in (self.mask_path, self.labels)
+
+    def segments(self) -> np.ndarray:
+        """HW int32: each region, of one object or class, has a number; -1 counts for nothing."""
+        if not self.has_segments:
+            raise DataError(f"{self.path}: has no segments")
+        if self.read_segments is not None:
+            return self.read_segments()
+        mask = self.mask()
+        return np.where(mask == IGNORED, np.int32(-1), mask)
 
     def content(self, of: Kind) -> bytes:
         """What a fingerprint covers: the image's length, the labels to the last bit."""

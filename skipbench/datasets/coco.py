@@ -1,4 +1,5 @@
-"""COCO 2017: images for pictures, and boxes where `annotations/instances_*.json` is there."""
+"""COCO 2017: images for pictures, and where `annotations/instances_*.json` is there, boxes and the
+segments of objects."""
 
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from skipbench.datasets._coco_json import (
     LazyIndex,
     image_archive,
 )
+from skipbench.datasets._coco_segments import LazySegments
 from skipbench.datasets._files import first_folder, stems
 from skipbench.datasets._types import Item, Labels, Listing, Source, Split
 
@@ -21,7 +23,7 @@ class Coco(Source):
         "  DIR/coco/\n"
         "    val2017/                 000000000139.jpg …  (or images/val2017/)\n"
         "    train2017/               000000000009.jpg …\n"
-        "    annotations/             instances_val2017.json …  (for boxes)"
+        "    annotations/             instances_val2017.json …  (boxes, segments)"
     )
     splits = {"val": Split(5_000, "images"), "train": Split(118_287, "images", extra=True)}
     archives = (image_archive("val2017"), image_archive("train2017"), ANNOTATIONS_2017)
@@ -32,11 +34,17 @@ class Coco(Source):
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
         images = self._images(folder, split)
         json = folder / "annotations" / f"instances_{split}2017.json"
-        index = LazyIndex(json) if json.exists() else None
+        boxes, segments = LazyIndex(json), LazySegments(json)
+        annotated = json.exists()
 
         def make(name: str) -> Item:
-            boxes = index.reader(f"{name}.jpg") if index else None
-            return Item(name, images / f"{name}.jpg", read_boxes=boxes)
+            path = images / f"{name}.jpg"
+            return Item(
+                name,
+                path,
+                read_boxes=boxes.reader(path.name) if annotated else None,
+                read_segments=segments.reader(path) if annotated else None,
+            )
 
         return Listing(sorted(stems(images, ".jpg")), make)
 

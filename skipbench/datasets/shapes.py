@@ -42,6 +42,10 @@ class DrawnItem(Item):
     def has_boxes(self) -> bool:
         return True
 
+    @property
+    def has_segments(self) -> bool:
+        return True
+
     def boxes(self) -> Boxes:
         drawing = self._draw()
         return Boxes(

@@ -1,0 +1,213 @@
+"""The outlines of COCO's objects, as one map of numbers for each picture.
+
+0 is what nobody annotated; objects count from 1, the largest (by the annotations' area) first, and
+smaller ones lie on top. Crowds are -1, below all objects.
+"""
+
+from array import array
+from collections.abc import Callable
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skipbench.datasets._coco_json import Gathered, Index, Lazy, gather
+from skipbench.errors import DataError
+from skipbench.images import read_header, turn
+
+VERSION = "segments 1"
+# A run of fewer pixels is written in at most 5 characters. pycocotools allows for 6 without the
+# zero at the end, and does not look.
+TOO_MANY_PIXELS = 1 << 24
+LONGEST_OUTLINE = 1_000_000  # pixels; pycocotools takes 80 bytes for each, and does not look either
+
+
+class LazySegments(Lazy):
+    """Apart from the boxes, whose users do not wait for outlines."""
+
+    version = VERSION
+
+    def make(self) -> Index:
+        return make_segments(self.path)
+
+    def reader(self, image: Path) -> Callable[[], np.ndarray]:
+        return partial(self.segments, image)
+
+    def segments(self, image: Path) -> np.ndarray:
+        """HW int32 on the picture as shown. An outline is turned as the image's EXIF says, unless
+        only the turned image has the size that the JSON gives."""
+        index, row = self.find(image.name)
+        drawn = _drawn(index, row)
+        stored_hw, orientation = read_header(image)
+        shown_hw = stored_hw[::-1] if orientation >= 5 else stored_hw
+        shown = turn(drawn, orientation) if drawn.shape == stored_hw else drawn
+        if shown.shape != shown_hw:
+            raise DataError(
+                f"{self.path}: says {drawn.shape[0]}×{drawn.shape[1]}, "
+                f"but the image is {shown_hw[0]}×{shown_hw[1]} (height×width): {image}"
+            )
+        return np.ascontiguousarray(shown)
+
+
+def _drawn(index: Index, row: int) -> np.ndarray:
+    """HW int32, as annotated."""
+    rle, size_hw = _rle(), index["size_hw"][row].tolist()
+    drawn = np.zeros(size_hw, np.int32)
+    number = 0
+    for i in range(index["starts"][row], index["starts"][row + 1]):
+        runs = index["runs"][index["run_starts"][i] : index["run_starts"][i + 1]].tobytes()
+        number += not index["crowd"][i]
+        inside = rle.decode({"size": size_hw, "counts": runs}).astype(bool)
+        drawn[inside] = -1 if index["crowd"][i] else number
+    return drawn
+
+
+class _Outlines(Gathered):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.rows, self.ids, self.crowds = array("q"), array("q"), array("b")
+        self.areas = array("d")
+        self.runs, self.lengths = bytearray(), array("q")
+        self.early: list[dict[str, Any]] = []  # annotations that stand before their image
+
+    def add(self, key: str, element: dict[str, Any]) -> None:
+        if key == "images":
+            self.add_image(element)
+            height, width = self.sizes[-2:]
+            if not (min(height, width) > 0 and height * width < TOO_MANY_PIXELS):
+                raise ValueError(f"height {height}, width {width}")
+        elif key == "annotations":
+            known = element["image_id"] in self.row_of
+            self.add_outline(element) if known else self.early.append(element)
+
+    def add_outline(self, element: dict[str, Any]) -> None:
+        number, image = element.get("id"), element["image_id"]
+        row = self.row_of.get(image)
+        if row is None:
+            raise DataError(
+                f"{self.path}: annotation {number} belongs to image {image}, "
+                "which is not in its list"
+            )
+        try:
+            runs, area, crowd = _checked(element, (self.sizes[2 * row], self.sizes[2 * row + 1]))
+            self.ids.append(element["id"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DataError(
+                f"{self.path}: annotation {number} of {self.files[row]} (image {image}): "
+                f"{f'no {error}' if isinstance(error, KeyError) else error}"
+            ) from None
+        self.rows.append(row)
+        self.areas.append(area)
+        self.crowds.append(crowd)
+        self.runs += runs
+        self.lengths.append(len(runs))
+
+
+def make_segments(path: Path) -> Index:
+    """files, size_hw: by image; id, area, crowd and runs (from run_starts[j]): by outline, those of
+    image i from starts[i], in the order in which they are drawn."""
+    gathered = _Outlines(path)
+    gather(path, gathered)
+    for element in gathered.early:
+        gathered.add_outline(element)
+    rows, areas = np.array(gathered.rows, np.int64), np.array(gathered.areas, np.float64)
+    crowds, lengths = np.array(gathered.crowds, bool), np.array(gathered.lengths, np.int64)
+    order = np.lexsort((-areas, ~crowds, rows))  # by image; crowds first; from large to small
+    ends = np.cumsum(lengths)
+    parts = [memoryview(gathered.runs)[ends[i] - lengths[i] : ends[i]] for i in order]
+    return {
+        "files": np.array(gathered.files),
+        "size_hw": np.array(gathered.sizes, np.int32).reshape(-1, 2),
+        "starts": np.r_[0, np.cumsum(np.bincount(rows, minlength=len(gathered.files)))],
+        "id": np.array(gathered.ids, np.int64)[order],
+        "area": areas[order],
+        "crowd": crowds[order],
+        "runs": np.frombuffer(b"".join(parts), np.uint8),
+        "run_starts": np.r_[0, np.cumsum(lengths[order])],
+    }
+
+
+def _checked(element: dict[str, Any], size_hw: tuple[int, int]) -> tuple[bytes, float, bool]:
+    """Its compressed runs, its area, and whether it is a crowd."""
+    crowd = element.get("iscrowd", 0)
+    if crowd not in (0, 1):
+        raise ValueError(f"iscrowd is {crowd!r}")
+    runs = compressed(element["segmentation"], size_hw)
+    area = element.get("area")
+    if area is None:
+        area = _rle().area({"size": size_hw, "counts": runs})
+    if not (isfinite(area) and area >= 0):
+        raise ValueError(f"an area of {area}")
+    return runs, float(area), bool(crowd)
+
+
+def compressed(outline: Any, size_hw: tuple[int, int]) -> bytes:
+    """COCO's polygons or run lengths → pycocotools' compressed runs.
+
+    Everything is checked before its C code sees it, which would read and write anywhere.
+    """
+    rle = _rle()
+    if isinstance(outline, dict):
+        runs = _run_lengths(outline, size_hw)
+        return rle.frPyObjects({"size": size_hw, "counts": runs}, *size_hw)["counts"]
+    if not (isinstance(outline, list) and outline):
+        raise ValueError(f"neither polygons nor run lengths, but {outline!r:.40}")
+    return rle.merge(rle.frPyObjects([_polygon(p) for p in outline], *size_hw))["counts"]
+
+
+def _rle() -> Any:
+    from pycocotools import mask  # type: ignore[import-untyped]
+
+    return mask
+
+
+def _run_lengths(outline: dict[str, Any], size_hw: tuple[int, int]) -> np.ndarray:
+    """Outside and inside in turn, down the columns."""
+    if outline["size"] != list(size_hw):
+        raise ValueError(f"run lengths for {outline['size']}, in an image of {list(size_hw)}")
+    counts = outline["counts"]
+    runs = np.array(unpacked(counts) if isinstance(counts, str) else counts)
+    if runs.ndim != 1 or runs.dtype.kind not in "iu":
+        raise ValueError("run lengths that are not a list of whole numbers")
+    pixels = size_hw[0] * size_hw[1]
+    if runs.min() < 0 or runs.max() > pixels or runs.sum() != pixels:
+        raise ValueError(f"run lengths that do not add up to the {pixels} pixels of the image")
+    return runs
+
+
+def _polygon(points: Any) -> np.ndarray:
+    """(2 · corners,) float64, x and y in turn."""
+    if not isinstance(points, list) or len(points) < 6 or len(points) % 2:
+        raise ValueError("a polygon that is not a list of three or more pairs of numbers")
+    numbers = np.array(points)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iuf":
+        raise ValueError("a polygon that is not made of numbers")
+    corners = numbers.astype(np.float64).reshape(-1, 2)
+    if not (np.abs(corners) < LONGEST_OUTLINE).all():
+        raise ValueError("a polygon with a corner that is NaN or far from any image")
+    if np.abs(corners - np.roll(corners, 1, axis=0)).max(axis=1).sum() > LONGEST_OUTLINE:
+        raise ValueError(f"a polygon that is more than {LONGEST_OUTLINE} pixels long")
+    return corners.ravel()
+
+
+def unpacked(text: str) -> list[int]:
+    """The run lengths in COCO's compressed string: 5 bits a character, the lowest first, the sixth
+    says that the number goes on; from the fourth on the difference to the last but one."""
+    counts: list[int] = []
+    number = shift = 0
+    for character in text:
+        bits = ord(character) - 48
+        if not 0 <= bits < 64 or shift > 30:
+            raise ValueError("run lengths in a string that is not COCO's")
+        number |= (bits & 31) << shift
+        shift += 5
+        if not bits & 32:
+            number -= (bits & 16) << shift - 4  # the sign
+            counts.append(number + (counts[-2] if len(counts) > 2 else 0))
+            number = shift = 0
+    if shift:
+        raise ValueError("run lengths in a string that is cut off")
+    return counts
