@@ -19,18 +19,19 @@ ALLOWED = {
     "checkpoints": BASE,
     "engine": {"records", "errors"},
     "metrics": set(),
-    "evaluations": {"metrics", "records", "errors"},
+    "evaluations": {"metrics", "records", "errors", "engine"},
+    "plates": {"files", "images", "errors"},
     "pictures": {"files", "images", "datasets", "records"},
     "datasets": BASE | {"images", "engine"},
     "views": BASE | {"images", "datasets"},
     "verify": BASE | {"images", "engine", "datasets"},
     "download": BASE | {"engine"},
-    "backbones": BASE | {"checkpoints", "images"},
+    "backbones": BASE | {"checkpoints", "images", "engine"},
     "features": BASE | {"checkpoints", "images", "backbones", "engine"},
     "results": BASE | {"metrics"},
     "runs": BASE
     | {"backbones", "checkpoints", "datasets", "engine", "evaluations", "features", "images"}
-    | {"metrics", "pictures", "pipeline", "results", "views"},
+    | {"metrics", "pictures", "pipeline", "plates", "results", "views"},
     "suites": BASE
     | {"backbones", "checkpoints", "datasets", "engine", "evaluations", "features", "images"}
     | {"pipeline", "results", "runs", "views"},
@@ -85,7 +86,8 @@ def test_public_surface():
     assert set(skipbench.__all__) == {
         "__version__", "Backbone", "Checkpoint", "CheckpointFacts", "Dataset", "DatasetFacts",
         "FeatureSpec", "Result", "SkipbenchError", "calibrate", "check", "compare", "extract",
-        "find_objects", "inspect", "load_backbone", "open_checkpoint", "open_dataset", "probe",
+        "find_objects", "inspect", "load_backbone", "open_checkpoint", "open_dataset", "pca",
+        "probe",
         "probe_all", "read_results", "report", "run", "table", "tables", "tokencut",
         "update_baseline",
     }  # fmt: skip
