@@ -32,6 +32,7 @@ _HOME = {
     "load_backbone": "skipbench.pipeline",
     "open_checkpoint": "skipbench.checkpoints",
     "open_dataset": "skipbench.datasets",
+    "pca": "skipbench.runs.picturing",
     "probe": "skipbench.runs.calls",
     "probe_all": "skipbench.runs.calls",
     "read_results": "skipbench.results.read",

@@ -124,8 +124,25 @@ def cut_shapes(ckpt: Path, folder: Path) -> Result:
     )  # fmt: skip
 
 
-def evaluate(ckpt: Path, folder: Path) -> list[Result]:
-    return [*probe_shapes(ckpt, folder), cut_shapes(ckpt, folder)]
+def colour_shapes(ckpts: Sequence[Path], folder: Path) -> list[Result]:
+    """Principal components of every block of both models, on some of the same pictures."""
+    from skipbench.runs.picturing import pca
+
+    return pca(
+        ckpts, "dataset:shapes", layers="all", limit=8, size="native", device="cpu",
+        out=folder / "pca", cache=str(folder / "cache"),
+    )  # fmt: skip
+
+
+def evaluate(ckpts: Sequence[Path], folder: Path) -> "list[Stored]":
+    """This demo's records: those of an older one may lie beside them."""
+    from skipbench.results.read import Stored
+
+    found = []
+    for ckpt in ckpts:
+        figures = [*probe_shapes(ckpt, folder), cut_shapes(ckpt, folder)]
+        found += [Stored(result, folder / "results") for result in figures]
+    return found + [Stored(result, folder / "pca") for result in colour_shapes(ckpts, folder)]
 
 
 def run(folder: str | Path = "demo") -> Path:
@@ -133,12 +150,5 @@ def run(folder: str | Path = "demo") -> Path:
     from skipbench.results.report import report
 
     folder = Path(folder)
-    found = [result for ckpt in make_checkpoints(folder) for result in evaluate(ckpt, folder)]
-    return report(stored(found, folder), folder / "report.html", title=TITLE)
-
-
-def stored(results: Sequence[Result], folder: Path) -> "list[Stored]":
-    """This demo's records: those of an older one may lie beside them."""
-    from skipbench.results.read import Stored
-
-    return [Stored(result, folder / "results") for result in results]
+    records = evaluate(make_checkpoints(folder), folder)
+    return report(records, folder / "report.html", title=TITLE)

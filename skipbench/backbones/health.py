@@ -9,13 +9,11 @@ Effective rank alone would be fooled: what is left of collapsed tokens after cen
 noise, which has full rank. Hence the spread, the deviation over tokens relative to their norm.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 
 from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import Checkpoint
+from skipbench.engine.threads import one_thread
 from skipbench.errors import NumbersError
 from skipbench.images import embedded_photographs
 from skipbench.records import BlockHealth, Residual, VariantHealth, Verdict
@@ -50,18 +48,6 @@ def effective_rank(tokens: torch.Tensor) -> torch.Tensor:
         variance = torch.linalg.eigvalsh(gram.cpu()).clamp_min(0)
     share = variance / variance.sum(-1, keepdim=True).clamp_min(1e-300)
     return torch.special.entr(share).sum(-1).exp()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Small eigen-problems are thousands of tiny parallel steps: on a busy machine each of them
-    waits for its last thread, and a tenth of a second becomes a minute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def attention_distance(

@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    "demo", "probe", "tokencut", "run", "table", "report", "compare", "check", "results",
+    "demo", "probe", "tokencut", "pca", "run", "table", "report", "compare", "check", "results",
     "inspect", "extract", "data", "cache", "env",
 )  # fmt: skip
 

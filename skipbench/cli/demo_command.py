@@ -41,9 +41,9 @@ def demo(
         show(pipeline.inspect(path, device="cpu"))
     shapes = steps.draw_shapes(folder / "shapes.png")
     typer.echo(f"\nthe embedded data set, drawn with its masks: {shapes}\n")
-    found = [result for path in checkpoints for result in steps.evaluate(path, folder)]
-    records = steps.stored(found, folder)
+    records = steps.evaluate(checkpoints, folder)
     _show_results(records)
+    typer.echo(f"\ntheir principal components, as colours: {folder / 'pca' / 'sheet.png'}")
     _report(records, folder, open_it)
 
 
@@ -74,6 +74,7 @@ def _report(records: "list[Stored]", folder: "Path", open_it: bool) -> None:
         f"\nNow your own:  skipbench inspect --ckpt CHECKPOINT\n"
         f"               skipbench probe --ckpt CHECKPOINT --dataset voc\n"
         f"               skipbench tokencut --ckpt CHECKPOINT --dataset voc --layers all\n"
+        f"               skipbench pca PICTURES --ckpt CHECKPOINT\n"
         f"               skipbench table\n"
         f"               skipbench data list\n"
         f"\nLook at the report: {page}"

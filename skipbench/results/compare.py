@@ -34,7 +34,12 @@ log = logging.getLogger("skipbench")
 
 Score = Callable[[np.ndarray], np.ndarray]
 
-SHARES = ("corloc", "iou")  # means over images: a score and a one for each
+SHARES = (
+    "corloc",
+    "iou",
+    "coherence",
+    "smoothness",
+)  # means over images: a score and a one for each
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,11 @@ FACTS = (
 )  # fmt: skip
 
 MANY_DEGENERATE = 0.05  # of the images: more are told wherever the figure is shown
-METRICS = {"miou": "mIoU", "corloc": "CorLoc", "iou": "IoU"}
-BY_BLOCK = ("tokencut",)  # evaluations that score each block by itself
+METRICS = {
+    "miou": "mIoU", "corloc": "CorLoc", "iou": "IoU", "coherence": "coherence",
+    "smoothness": "smoothness",
+}  # fmt: skip
+BY_BLOCK = ("tokencut", "pca")  # evaluations that score each block by itself
 OPTIMIZERS = {"adamw": "AdamW", "soap": "SOAP", "sgd": "SGD", "lars": "LARS", "adam": "Adam"}
 
 CHOSEN = "chosen on"  # the setting that says on which images a rate or a block was chosen
@@ -170,7 +173,7 @@ class Figure:
         if not self.by_block:
             told = where == "val"
             return "learning rate chosen on the validation images, as papers do" if told else ""
-        if len(self.blocks) < 2:
+        if len(self.blocks) < 2 or where is None:  # PCA is told of the deepest block
             return ""
         if where == "holdout":
             return "block chosen on one half of the images, scored on the other"

@@ -19,6 +19,7 @@ from skipbench.files import size_text
 from skipbench.metrics.intervals import RESAMPLES
 from skipbench.records import FeatureSpec
 from skipbench.runs._held import Held, Split, cut_windows
+from skipbench.runs.pca import PcaRun
 from skipbench.runs.probe import Cell, Probe
 from skipbench.runs.tokencut import Discovery
 
@@ -35,6 +36,7 @@ class Estimate:
     scoring_seconds: float
     disk_bytes: int  # yet to be written
     memory_bytes: int
+    work: str = "finding objects"  # where there is no training: what the rest is
 
     @property
     def seconds(self) -> float:
@@ -44,7 +46,7 @@ class Estimate:
         stored = f" ({self.stored:,} are stored)" if self.stored else ""
         work = {"training": self.training_seconds, "scoring": self.scoring_seconds}
         if not self.training_seconds:
-            work = {"finding objects": self.scoring_seconds}
+            work = {self.work: self.scoring_seconds}
         return [
             f"features of {self.images:,} images{stored}: {duration(self.features_seconds)}",
             ", ".join(f"{name}: {duration(seconds)}" for name, seconds in work.items()),
@@ -69,6 +71,37 @@ def estimate_tokencut(run: Discovery) -> Estimate:
         scoring_seconds=(cutting + scored) / len(few) * left,
         disk_bytes=0,
         memory_bytes=peak_bytes(),
+    )
+
+
+def estimate_pca(run: PcaRun) -> Estimate:
+    """Of one checkpoint. Pictures are drawn again, features are not computed again."""
+    model, keeping = run.models[0], run.asked.keeping
+    few = run.data[: max(1, min(TRIAL_IMAGES, len(run.data)))]
+    compute(model.backbone, few[:1], model.spec, workers=keeping.workers)
+    started = time.monotonic()
+    model.features = compute(model.backbone, few, model.spec, batch_size=keeping.batch_size)
+    per_image = (time.monotonic() - started) / len(few)
+    started = time.monotonic()
+    for image in range(len(few)):
+        run.fitted(0, 0, [image])
+    per_picture = (time.monotonic() - started) / len(few)
+    left = len(run.data)
+    if not keeping.in_memory:
+        left = missing_images(model.backbone, run.data.items, model.spec, keeping.cache)
+    plan = model.features.plan
+    per_token = DTYPES[run.asked.store_dtype].itemsize * model.backbone.facts.width
+    tokens = sum(map(plan.tokens, range(len(few)))) / len(few)
+    stored = round(per_token * tokens * left * len(model.blocks))
+    return Estimate(
+        images=left,
+        stored=len(run.data) - left,
+        features_seconds=per_image * left,
+        training_seconds=0.0,
+        scoring_seconds=per_picture * len(run.data) * len(model.blocks),
+        disk_bytes=0 if keeping.in_memory else stored,
+        memory_bytes=peak_bytes() + (stored if keeping.in_memory else 0),
+        work="components",
     )
 
 

@@ -7,9 +7,7 @@ OUT/NAME.png …                      plain pictures (`--images`), with objects.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +16,18 @@ from PIL import Image, ImageDraw
 
 from skipbench.datasets import Item
 from skipbench.engine.progress import progress
-from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, write_csv
 from skipbench.images import IGNORED, ImageItem, Picture
 from skipbench.pictures import Cell, Colour, blend, paint, save, sheet
 from skipbench.results.figures import METRICS
 from skipbench.results.store import read_arrays
-from skipbench.runs._pictures import MOST_ON_SHEET, from_both_ends, save_tile, write_tiles
+from skipbench.runs._pictures import (
+    MOST_ON_SHEET,
+    file_names,
+    from_both_ends,
+    save_tile,
+    write_tiles,
+)
 from skipbench.runs._sightings import Seen, ious_by_image, true_boxes
 from skipbench.runs._tokencut_record import CORNERS, reported
 
@@ -172,12 +175,12 @@ def draw_pictures(finder: "Finder", pictures: Sequence[ImageItem]) -> Path:
     """One PNG a picture, a row for each block; objects.csv; the first of them on one sheet."""
     out = finder.asked.out
     ensure_writable(out)
-    files = _file_names([picture.name for picture in pictures])
+    files = file_names([picture.name for picture in pictures])
     lines: dict[int, list[list[Any]]] = {}
     first: dict[int, list[Cell]] = {}
     for number, seen in _looked_at(finder, pictures, range(len(pictures))):
         rows = _rows(finder, pictures[number], seen)
-        save(sheet(rows, aligned=True), out / files[number])
+        save(sheet(rows, aligned=True), out / f"{files[number]}.png")
         lines[number] = _lines(finder, pictures[number], seen)
         if number < MOST_ON_SHEET:
             first[number] = rows[-1]
@@ -208,24 +211,3 @@ def _lines(finder: "Finder", picture: Picture, seen: Seen) -> list[list[Any]]:
          int(found.degenerate), int(found.tied)]
         for block, box, found in zip(finder.blocks, seen.boxes, seen.found, strict=True)
     ]  # fmt: skip
-
-
-def _file_names(names: Sequence[str]) -> list[str]:
-    """ "a/b.jpg" → "a_b.png"; with its ending, where that would be two pictures' name, and with a
-    number where that, too, is not enough."""
-    flat = [name.replace("/", "_") for name in names]
-    times = Counter(Path(name).stem for name in flat)
-    taken, found = {"sheet"}, []
-    for name in flat:
-        stem = Path(name).stem
-        first = stem if times[stem] == 1 else name
-        numbered = (f"{first}_{number}" for number in count(2))
-        found.append(next(word for word in chain([first], numbered) if word not in taken))
-        taken.add(found[-1])
-    return [f"{name}.png" for name in found]
-
-
-def keep_originals(pictures: Sequence[ImageItem], out: Path) -> None:
-    """They are neither drawn over nor mixed with what is drawn."""
-    if out.resolve() in {picture.path.resolve().parent for picture in pictures}:
-        raise UsageError(f"{out} is where the pictures lie: give another folder with --out")

@@ -7,8 +7,10 @@ results/<id>/tiles/                 the split's first pictures one by one, the s
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,10 @@ import torch
 from PIL import Image
 
 from skipbench.datasets import Dataset, Item
+from skipbench.errors import UsageError
 from skipbench.evaluations.probe import Scenes, predict
 from skipbench.files import ensure_writable, write_whole
+from skipbench.images import ImageItem
 from skipbench.metrics.segmentation import miou_percent
 from skipbench.pictures import Cell, blend, legend_of, paint, save, sheet
 
@@ -141,3 +145,24 @@ def save_tile(path: Path, pixels: np.ndarray) -> None:
     height, width = pixels.shape[:2]
     size_wh = max(1, round(width * TILE_HEIGHT / height)), TILE_HEIGHT
     save(Image.fromarray(pixels).resize(size_wh, Image.Resampling.LANCZOS), path)
+
+
+def file_names(names: Sequence[str]) -> list[str]:
+    """ "a/b.jpg" → "a_b"; with its ending, where that would be two pictures' name, and with a
+    number where that, too, is not enough."""
+    flat = [name.replace("/", "_") for name in names]
+    times = Counter(Path(name).stem for name in flat)
+    taken, found = {"sheet"}, []
+    for name in flat:
+        stem = Path(name).stem
+        first = stem if times[stem] == 1 else name
+        numbered = (f"{first}_{number}" for number in count(2))
+        found.append(next(word for word in chain([first], numbered) if word not in taken))
+        taken.add(found[-1])
+    return found
+
+
+def keep_originals(pictures: Iterable[ImageItem], out: Path) -> None:
+    """They are neither drawn over nor mixed with what is drawn."""
+    if out.resolve() in {picture.path.resolve().parent for picture in pictures}:
+        raise UsageError(f"{out} is where the pictures lie: give another folder with --out")

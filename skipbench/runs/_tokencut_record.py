@@ -13,20 +13,13 @@ from skipbench.features.store import model_part
 from skipbench.files import write_csv
 from skipbench.images import parse_size, size_name
 from skipbench.metrics.boxes import SPLITS, CrossChosen, cross_chosen, share_percent
-from skipbench.metrics.intervals import (
-    METHOD,
-    RESAMPLES,
-    bca_interval,
-    bootstrap,
-    exact_interval,
-    leave_one_out,
-    resample_weights,
-)
+from skipbench.metrics.intervals import METHOD, RESAMPLES, resample_weights
 from skipbench.metrics.saliency import max_f_beta_percent
 from skipbench.records import Result
 from skipbench.results.figures import METRICS
 from skipbench.results.store import plain_result
 from skipbench.runs._chunks import Arrays
+from skipbench.runs._means import counts_of, mean_percent
 from skipbench.runs._record import checkpoint_part, environment_part, timing_part
 from skipbench.runs._sightings import ious_by_image
 
@@ -83,7 +76,7 @@ def metrics(run: "Discovery", arrays: Arrays, honest: CrossChosen | None) -> dic
     best = max(rows, key=lambda row: row[name])
     chosen = {"val": {key: best[key] for key in (name, "interval", "block")}, "holdout": None}
     if honest:
-        value, ends = _figure(honest.counts, weights)
+        value, ends = mean_percent(honest.counts, weights)
         often = {str(b): int(n) for b, n in zip(blocks, honest.chosen, strict=True) if n}
         chosen["holdout"] = {name: value, "interval": ends, "block": None, "blocks": often}
     where = run.asked.select if chosen[run.asked.select] else "val"
@@ -96,7 +89,7 @@ def metrics(run: "Discovery", arrays: Arrays, honest: CrossChosen | None) -> dic
         "chosen": chosen if several else {},
         "blocks": rows,
         **({} if where == "holdout" else _other_figures(best)),
-        "whole_image": float(share_percent(_counts(arrays["whole_image"]).sum(0))),
+        "whole_image": float(share_percent(counts_of(arrays["whole_image"]).sum(0))),
     }
 
 
@@ -114,33 +107,12 @@ def chosen_on_others(arrays: Arrays) -> CrossChosen | None:
     return replace(honest, counts=counts)
 
 
-def counts_of(arrays: Arrays, block: int) -> np.ndarray:
-    """(images, 2): score and one. block: its place among those asked for."""
-    return _counts(arrays["score"][:, block])
-
-
-def _counts(score: np.ndarray) -> np.ndarray:
-    """(images, 2). score: (images,), NaN where there is none."""
-    known = ~np.isnan(score)
-    return np.stack([np.where(known, score.astype(np.float64), 0), known], axis=1)
-
-
-def _figure(counts: np.ndarray, weights: np.ndarray) -> tuple[float, list[float]]:
-    """In percent, with its 95 % interval over images. counts: (images, 2)."""
-    value = float(share_percent(counts.sum(0)))
-    if value in (0.0, 100.0) and np.isin(counts[:, 1], (0, 1)).all():
-        low, high = exact_interval(round(value), int(counts[:, 1].sum()))
-        return value, [100 * low, 100 * high]
-    drawn = bootstrap(counts, share_percent, weights)
-    return value, list(bca_interval(drawn, value, leave_one_out(counts, share_percent)))
-
-
 def _by_block(
     arrays: Arrays, blocks: Sequence[int], name: str, weights: np.ndarray
 ) -> list[dict[str, Any]]:
     rows = []
     for place, block in enumerate(blocks):
-        value, ends = _figure(counts_of(arrays, place), weights)
+        value, ends = mean_percent(counts_of(arrays["score"][:, place]), weights)
         row = {"block": block, name: value, "interval": ends}
         row["degenerate"] = int(arrays["degenerate"][:, place].sum())
         row["dense"] = int((arrays["solver"][:, place] == SOLVERS.index("dense")).sum())
@@ -201,7 +173,7 @@ def kept_arrays(
 ) -> Arrays:
     """By image; `counts` of the headline, as comparisons take them."""
     kept = {name: array for name, array in arrays.items() if name != "f_beta_curve"}
-    counts = {"val": counts_of(arrays, reported(run, found))}
+    counts = {"val": counts_of(arrays["score"][:, reported(run, found)])}
     if honest:
         counts["holdout"] = honest.counts
     if found["chosen"]:

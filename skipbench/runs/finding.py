@@ -134,7 +134,8 @@ def find_objects(
     **options: Unpack[TokencutOptions],
 ) -> Path:
     """`skipbench tokencut --images`: box, mask and eigenvector drawn over pictures, into `out`."""
-    from skipbench.runs._object_pictures import draw_pictures, keep_originals
+    from skipbench.runs._object_pictures import draw_pictures
+    from skipbench.runs._pictures import keep_originals
 
     asked = asked_of({"out": "found", **options})
     found = find_images([images] if isinstance(images, str | Path) else images)

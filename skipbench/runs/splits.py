@@ -1,7 +1,10 @@
 """Training and validation images of a data set, opened before anything heavy is loaded."""
 
 import logging
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +13,8 @@ import numpy as np
 from skipbench.datasets import (
     Dataset,
     Item,
+    Items,
+    decodable,
     find_folder,
     open_dataset,
     source,
@@ -18,8 +23,11 @@ from skipbench.datasets import (
 from skipbench.engine.parallel import in_parallel
 from skipbench.errors import DataError, UsageError, some_of
 from skipbench.evaluations._protocols import Protocol
+from skipbench.images import ImageItem, find_images
 
 log = logging.getLogger("skipbench")
+
+OF_DATASET = "dataset:"
 
 
 def open_splits(
@@ -71,6 +79,51 @@ def open_objects(
     if not len(found):
         raise DataError(f"{data.name} {data.split}: no image has a box to be found")
     return found
+
+
+def open_pictures(
+    sources: Sequence[str | Path | ImageItem],
+    *,
+    split: str | None = None,
+    root: str | Path | None = None,
+    limit: int | None = None,
+    skip_bad: int = 0,
+) -> Dataset:
+    """Files and folders as they are, or `dataset:NAME`: then with what is known of its images."""
+    given = [str(source) for source in sources if not isinstance(source, ImageItem)]
+    if any(word.startswith(OF_DATASET) for word in given):
+        if len(sources) > 1:
+            raise UsageError(f"{OF_DATASET}NAME stands by itself: give it, or files and folders")
+        name = given[0].removeprefix(OF_DATASET)
+        return open_dataset(name, split, root=root, limit=limit, skip_bad=skip_bad)
+    if split is not None:
+        raise UsageError(f"--split goes with {OF_DATASET}NAME: files and folders have none")
+    found: Sequence[ImageItem] = find_images(sources)
+    if limit is not None and limit < len(found):
+        log.info("the first %d of %d pictures; --limit takes more", limit, len(found))
+        found = found[:limit]
+    kept = decodable(found, skip_bad, "these pictures") if skip_bad else found
+    if not kept:
+        raise DataError("none of these pictures can be decoded")
+    bad = tuple(item.name for item in found if item not in kept)
+    items = {
+        name: Item(name, item.path) for name, item in zip(_told_apart(kept), kept, strict=True)
+    }
+    return Dataset(
+        name="images", split="all", folder=None, items=Items(list(items), items.__getitem__),
+        labels=None, kind="images", official=None, bad=bad,
+    )  # fmt: skip
+
+
+def _told_apart(items: Sequence[ImageItem]) -> list[str]:
+    """Their names; with the folder, where several have one name, and with a number if need be."""
+    times = Counter(item.name for item in items)
+    found: dict[str, None] = {}
+    for item in items:
+        first = item.name if times[item.name] == 1 else f"{item.path.parent.name}/{item.name}"
+        numbered = (f"{first} ({number})" for number in count(2))
+        found[next(name for name in chain([first], numbered) if name not in found)] = None
+    return list(found)
 
 
 def _with_background(data: Dataset) -> Dataset:

@@ -44,14 +44,15 @@ class Outcome:
                     "record": result.id,
                     "layers": result.features.get("layers"),
                     "seed": result.protocol.get("seed"),
-                    headline_of(result): result.metrics[headline_of(result)],
+                    **figure_of(result),
                     "interval": result.metrics.get("interval"),
                 }
                 for result in self.results
             ],
         }
         for result in self.results:  # all of one cell have the same
-            content.setdefault(headline_of(result), []).append(result.metrics[headline_of(result)])
+            for name, value in figure_of(result).items():
+                content.setdefault(name, []).append(value)
         if self.error:
             content["error"] = {
                 "type": type(self.error).__name__,
@@ -61,8 +62,10 @@ class Outcome:
         return content
 
 
-def headline_of(result: Result) -> str:
-    return str(result.metrics["headline"])
+def figure_of(result: Result) -> dict[str, Any]:
+    """Its headline; nothing of pictures of which there is nothing to tell."""
+    name = result.metrics.get("headline")
+    return {} if name is None else {name: result.metrics[name]}
 
 
 class _MayHaveFailed(Protocol):

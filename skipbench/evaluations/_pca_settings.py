@@ -1,0 +1,28 @@
+"""Settings of PCA pictures that can be checked without torch."""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from skipbench.errors import UsageError
+
+Fit = Literal["image", "all"]
+Upsample = Literal["nearest", "bilinear"]
+Background = Literal["keep", "mask"]
+FITS: tuple[Fit, ...] = get_args(Fit)
+UPSAMPLING: tuple[Upsample, ...] = get_args(Upsample)
+BACKGROUNDS: tuple[Background, ...] = get_args(Background)
+
+IMAGES = 40  # the first of COCO val2017, as in the paper
+COMPONENTS, MOST_COMPONENTS = 3, 12  # three are one picture
+SIZE = "short:448"
+
+
+def check_components(number: int) -> None:
+    if not 1 <= number <= MOST_COMPONENTS:
+        raise UsageError(f"--components {number}: give a number from 1 to {MOST_COMPONENTS}")
+
+
+def check_each(option: str, given: Sequence[str], checkpoints: int) -> None:
+    """One for all checkpoints, or one for each."""
+    if len(given) not in (1, checkpoints):
+        raise UsageError(f"{option}: {len(given)} for {checkpoints} checkpoints; give one for each")

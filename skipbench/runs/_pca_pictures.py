@@ -1,0 +1,166 @@
+"""What `skipbench pca` draws.
+
+OUT/sheet.png, sheet.pdf           a row for each image, a column for each checkpoint
+OUT/NAME/IMAGE.png                 each picture by itself, at the size of the image
+OUT/NAME/IMAGE_block7.png …        the same, of several blocks
+OUT/NAME/sheet.png, sheet.pdf      and these in columns, a row for each image
+OUT/curves.png, figures.csv        what pictures are like, in numbers
+OUT/<id>/tiles/                    the first pictures, for the report's page
+"""
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from PIL import Image
+
+from skipbench.engine.progress import progress
+from skipbench.evaluations.pca import FLAT, colours, limits, resampled
+from skipbench.files import ensure_writable, write_csv
+from skipbench.images import read_image
+from skipbench.pictures import save
+from skipbench.plates import Row, chart, pages, save_pages
+from skipbench.runs._pca_record import panels, table
+from skipbench.runs._pictures import file_names, save_tile, write_tiles
+
+if TYPE_CHECKING:
+    from skipbench.runs.pca import Model, Painted, PcaRun
+
+TILES = 12
+BACKGROUND = 0.0  # black, as in DINOv2's figures
+WRITERS, WAITING = 2, 8  # threads that write pictures, and pictures that wait for them
+
+
+class Folder:
+    """Where the pictures of a run go."""
+
+    def __init__(self, run: "PcaRun") -> None:
+        self.run, self.out = run, run.folder
+        self.images = file_names(run.data.names)
+        self.folders = _folder_names([model.title for model in run.models])
+        for name in self.folders:
+            ensure_writable(self.out / name)
+        self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="draw")
+        self._waiting: deque[Future[None]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def path(self, number: int, place: int, image: int, first: int = 0) -> Path:
+        """first: of the components that are shown."""
+        model, stem = self.run.models[number], self.images[image]
+        if len(model.blocks) > 1:
+            stem += f"_block{model.blocks[place]}"
+        if first:
+            stem += f"_components{first + 1}-{min(first + 3, self.run.asked.components)}"
+        return self.out / self.folders[number] / f"{stem}.png"
+
+    def draw(
+        self, number: int, place: int, group: Sequence[int], painted: "Sequence[Painted]"
+    ) -> None:
+        """A picture for each image and every three components; colours have one range."""
+        started, model = time.monotonic(), self.run.models[number]
+        ends = limits(np.concatenate([one.counted for one in painted]))
+        for one, image in zip(painted, group, strict=True):
+            shares = colours(one.scores, ends)
+            shares[~one.shown] = BACKGROUND
+            for first in range(0, shares.shape[-1], 3):
+                where = self.path(number, place, image, first)
+                rgb = _rgb(shares[..., first : first + 3])
+                self._submit(self._save, rgb, model, image, where)
+        model.seconds["drawing"] += time.monotonic() - started
+
+    def _submit(self, job: Callable[..., None], *args: Any) -> None:
+        """Written while the next components are computed; what went wrong is told here."""
+        self._waiting.append(self._pool.submit(job, *args))
+        while len(self._waiting) > WAITING:
+            self._waiting.popleft().result()
+
+    def _save(self, shares: np.ndarray, model: "Model", image: int, path: Path) -> None:
+        size_hw = self.run.data[image].size_hw()
+        drawn = resampled(shares, model.grid(image), size_hw, self.run.asked.upsample)
+        save(Image.fromarray((255 * drawn).round().astype(np.uint8)), path)
+
+    def finish(self) -> None:
+        """Once all pictures are drawn: sheets of them, curves, tiles."""
+        while self._waiting:
+            self._waiting.popleft().result()
+        models = self.run.models
+        deepest = [(number, len(model.blocks) - 1) for number, model in enumerate(models)]
+        names = [model.title for model in models]
+        jobs = [(self.out / "sheet", names, deepest, self._note(deepest))]
+        for number, model in enumerate(models):
+            if len(model.blocks) > 1:
+                places = [(number, place) for place in range(len(model.blocks))]
+                titles = [f"block {block}" for block in model.blocks]
+                stem = self.out / self.folders[number] / "sheet"
+                jobs.append((stem, titles, places, f"{model.title}: {self._note([])}"))
+        with progress("sheets", len(jobs), "sheets") as advance:
+            for stem, titles, columns, note in jobs:
+                drawn = pages(["image", *titles], self._rows(columns), note=note)
+                save_pages(drawn, stem)
+                advance(1)
+        if any(len(model.blocks) > 1 for model in models):
+            save(chart(panels(self.run)), self.out / "curves.png")
+        write_csv(self.out / "figures.csv", table(self.run))
+
+    def _rows(self, columns: Sequence[tuple[int, int]]) -> Iterator[Row]:
+        for image, item in enumerate(self.run.data):
+            drawn = [self.path(number, place, image) for number, place in columns]
+            yield Row(item.name, [item.read, *drawn])
+
+    def _note(self, columns: Sequence[tuple[int, int]]) -> str:
+        """How the pictures were made."""
+        asked = self.run.asked
+        blocks = dict.fromkeys(self.run.models[number].blocks[place] for number, place in columns)
+        count = min(asked.components, 3)
+        words = [f"the first {count} components of {asked.feature}"]
+        if blocks:
+            words[0] += f" of block {' and '.join(map(str, blocks))}"
+        words.append("fitted to each image" if asked.fit == "image" else "fitted to all images")
+        if asked.background == "mask":
+            words.append("foreground alone")
+        if len(columns) > 1 and asked.align:
+            words.append(f"colours turned onto those of {self.run.models[0].title}")
+        return ", ".join(words)
+
+    def draw_tiles(self, number: int) -> None:
+        folder = self.run.asked.out / self.run.ids[number] / "tiles"
+        place = len(self.run.models[number].blocks) - 1
+        ensure_writable(folder)
+        tiles = []
+        for image, item in enumerate(self.run.data[:TILES]):
+            files = {"image": f"{image:05d}_image.png", "pca": f"{image:05d}_pca.png"}
+            save_tile(folder / files["image"], item.read())
+            save_tile(folder / files["pca"], read_image(self.path(number, place, image)))
+            shared = {"image": files.pop("image")}
+            note = f"block {self.run.models[number].blocks[place]}"
+            tiles.append({"image": item.name, "shared": shared, "own": files, "note": note})
+        write_tiles(folder, tiles, [])
+
+
+def _rgb(shares: np.ndarray) -> np.ndarray:
+    """(height, width, 1 to 3) → three channels: one component is grey, of two blue is even."""
+    if shares.shape[-1] == 1:
+        return shares.repeat(3, -1)
+    lacking = 3 - shares.shape[-1]
+    return np.pad(shares, ((0, 0), (0, 0), (0, lacking)), constant_values=FLAT)
+
+
+def _folder_names(names: Sequence[str]) -> list[str]:
+    """Safe, and different for each checkpoint."""
+    found: list[str] = []
+    for given in names:
+        name = re.sub(r"[^\w.+-]+", "_", Path(given).name).strip("._")[:80] or "model"
+        numbered = (f"{name}_{number}" for number in count(2))
+        found.append(next(word for word in chain([name], numbered) if word not in found))
+    return found
