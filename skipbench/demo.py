@@ -129,7 +129,7 @@ def colour_shapes(ckpts: Sequence[Path], folder: Path) -> list[Result]:
     from skipbench.runs.picturing import pca
 
     return pca(
-        ckpts, "dataset:shapes", layers="all", limit=8, size="native", device="cpu",
+        ckpts, "dataset:shapes", layers="all", limit=8, size="short:288", device="cpu",
         out=folder / "pca", cache=str(folder / "cache"),
     )  # fmt: skip
 

@@ -394,7 +394,7 @@ def test_pictures_of_an_evaluation_without_a_figure(tmp_path):
     with_tiles(tmp_path, result, own="pca")
     page = made(tmp_path, tmp_path)
     assert len(sources(page)) == 6 and not page.of("table", "by-class")
-    assert "PCA, PCA, single" in text_of(page)
+    assert "PCA, single" in text_of(page)
 
 
 def test_large_pictures_become_smaller(tmp_path, pair):

@@ -224,7 +224,9 @@ COLUMNS = {
     "explained %": ("explained", ".1f"),
     "effective rank": ("effective_rank", ".1f"),
     "total variation": ("total_variation", ".3f"),
+    "smoothness %": ("smoothness", ".1f"),
     "between segments %": ("coherence", ".1f"),
+    "95 % interval": ("interval", ".1f"),
     "turned %": ("turned", ".1f"),
     "of colours %": ("colour_coherence", ".1f"),
     "colours alike %": ("agreement", ".1f"),
@@ -237,7 +239,7 @@ def _table(run: "PcaRun") -> Any:
     from skipbench.runs._pca_record import rows
 
     told = [(model.title, row) for i, model in enumerate(run.models) for row in rows(run, i)]
-    columns = {title: how for title, how in COLUMNS.items() if any(row[how[0]] for _, row in told)}
+    columns = {k: how for k, how in COLUMNS.items() if any(row.get(how[0]) for _, row in told)}
     table = plain_table()
     table.add_column("checkpoint", no_wrap=True)
     for title in columns:
@@ -248,7 +250,10 @@ def _table(run: "PcaRun") -> Any:
 
 
 def _number(row: "Mapping[str, Any]", key: str, how: str) -> str:
-    return "" if row[key] is None else format(row[key], how)
+    value = row.get(key)
+    if value is None:
+        return ""
+    return " to ".join(format(v, how) for v in (value if isinstance(value, list) else [value]))
 
 
 def _remarks(run: "PcaRun") -> list[str]:

@@ -26,7 +26,8 @@ LOW, HIGH = 1, 99  # percentiles of the scores that colours span
 FLAT = 0.5  # the colour of a component that does not vary
 SLABS = 4  # parts of the columns: what mirrors another part of the scatter is not computed
 ROUNDING = 1e-5  # deviation relative to the norm: below it, tokens are all alike (see health.py)
-RANK = 1e-12  # variance relative to the largest: below it, a direction is rounding noise
+RANK = 1e-12  # variance relative to the largest: below it, a direction is rounding noise,
+FLOAT32 = 2.0**-23  # and so is a deviation below this share of the mean
 TIED = 1e-9  # loadings whose magnitudes are as close as that count as equal
 
 
@@ -44,7 +45,9 @@ class Moments:
         """tokens: (tokens, width), of any precision."""
         if not len(tokens):
             return
-        values = torch.as_tensor(tokens).to(self._sum.device).double()
+        if isinstance(tokens, np.ndarray):
+            tokens = torch.from_numpy(np.require(tokens, requirements=("C", "W")))
+        values = tokens.to(self._sum.device).double()
         if self._shift is None:
             self._shift = values.mean(0)
         values = values - self._shift
@@ -79,8 +82,9 @@ class Components:
     @property
     def explained(self) -> np.ndarray:
         """(components,): shares of the whole variance."""
-        total = self.variances.sum()
-        return self.variances[: self.axes.shape[1]] / (total if total > 0 else 1.0)
+        total, shares = self.variances.sum(), np.zeros(self.axes.shape[1])
+        shares[: len(self.variances)] = self.variances[: len(shares)]
+        return shares / total if total > 0 else shares
 
     def scores(self, tokens: np.ndarray) -> np.ndarray:
         """(tokens, width) → (tokens, components) float64."""
@@ -98,8 +102,8 @@ def principal(moments: Moments, components: int) -> Components:
     if total <= ROUNDING**2 * (mean @ mean + total):
         variances = np.zeros_like(variances)
     kept = np.zeros((len(mean), components))
-    varies = variances[:components] > RANK * max(variances[0], 1e-300)
-    places = np.flatnonzero(varies)
+    noise = max(RANK * variances[0], (FLOAT32 * np.linalg.norm(mean)) ** 2)
+    places = np.flatnonzero(variances[:components] > noise)
     kept[:, places] = axes[:, places]
     return Components(mean, kept * signs(kept), variances)
 
@@ -121,7 +125,7 @@ def rotation_onto(reference: np.ndarray, scores: np.ndarray) -> Rotation:
     """What turns scores onto the reference; both (tokens, components), of the same tokens."""
     a, b = (values - values.mean(0) if len(values) else values for values in (reference, scores))
     size = np.linalg.norm(a) * np.linalg.norm(b)
-    if not size > 0:
+    if not size > ROUNDING**2 * np.linalg.norm(reference) * np.linalg.norm(scores):
         return Rotation(np.eye(scores.shape[1]), None)
     u, s, vt = np.linalg.svd(b.T @ a)
     return Rotation(u @ vt, float((s.sum() / size) ** 2))

@@ -6,6 +6,8 @@ scaled as a whole: they compare models whose features have nothing in common.
 
 import numpy as np
 
+ALIKE = 1e-6  # deviation relative to the norm: below it, what varies is rounding
+
 
 def total_variation(values: np.ndarray, valid: np.ndarray | None = None) -> float:
     """Mean distance between neighbouring tokens, relative to that between any two (root mean
@@ -14,16 +16,26 @@ def total_variation(values: np.ndarray, valid: np.ndarray | None = None) -> floa
     values: (height, width, channels); valid: (height, width) bool, the tokens that count. NaN where
     nothing varies, or none has a neighbour.
     """
+    values = np.asarray(values, np.float64)
     valid = np.ones(values.shape[:2], bool) if valid is None else valid
     steps = [
         np.linalg.norm(values[1:] - values[:-1], axis=-1)[valid[1:] & valid[:-1]],
         np.linalg.norm(values[:, 1:] - values[:, :-1], axis=-1)[valid[:, 1:] & valid[:, :-1]],
     ]
-    lengths, inside = np.concatenate(steps), values[valid]
-    scatter = float(((inside - inside.mean(0)) ** 2).sum()) if len(inside) else 0.0
-    if not len(lengths) or scatter <= 0:
+    lengths = np.concatenate(steps)
+    centred, scatter = _centred(values[valid])
+    if not len(lengths) or not scatter:
         return float("nan")
-    return float(lengths.mean() / np.sqrt(2 * scatter / (len(inside) - 1)))
+    return float(lengths.mean() / np.sqrt(2 * scatter / (len(centred) - 1)))
+
+
+def _centred(values: np.ndarray) -> tuple[np.ndarray, float]:
+    """(tokens, channels) without their mean, and the sum of squares; 0 where it is rounding."""
+    if not len(values):
+        return values, 0.0
+    centred = values - values.mean(0)
+    scatter = float((centred**2).sum())
+    return centred, scatter if scatter > ALIKE**2 * float((values**2).sum()) else 0.0
 
 
 def between_share(values: np.ndarray, segments: np.ndarray) -> float:
@@ -34,16 +46,14 @@ def between_share(values: np.ndarray, segments: np.ndarray) -> float:
     count for nothing. NaN with fewer than two segments, or where nothing varies.
     """
     inside = segments >= 0
-    values = values[inside]
     names, places, counts = np.unique(segments[inside], return_inverse=True, return_counts=True)
     if len(names) < 2:
         return float("nan")
-    centred = values - values.mean(0)
-    whole = float((centred**2).sum())
-    if whole <= 0:
+    centred, whole = _centred(np.asarray(values[inside], np.float64))
+    if not whole:
         return float("nan")
-    member = np.zeros((len(names), len(values)))
-    member[places, np.arange(len(values))] = 1
+    member = np.zeros((len(names), len(centred)))
+    member[places, np.arange(len(centred))] = 1
     sums = member @ centred
     return float((sums**2 / counts[:, None]).sum() / whole)
 

@@ -12,7 +12,7 @@ Colour = tuple[int, int, int]
 Spot = tuple[float, float]  # in pixels
 
 PAPER = (255, 255, 255)
-COLOURS = {"skip": (0, 114, 178), "skipless": (213, 94, 0)}  # of Okabe and Ito's palette
+COLOURS = {"skip": (213, 94, 0), "skipless": (0, 114, 178)}  # as on the report's page
 OTHERS = ((0, 158, 115), (204, 121, 167), (86, 86, 86))
 LINE, RIM = 7, 3  # pixels
 DASHES = ((), (30, 18), (8, 14), (44, 14, 8, 14))

@@ -26,6 +26,7 @@ COLUMNS = (
     "block", "explained", "effective_rank", "total_variation", "colour_variation", "coherence",
     "turned", "colour_coherence", "agreement", "degenerate",
 )  # fmt: skip
+ENDS = ("low", "high")  # of the 95 % interval of coherence, or of smoothness
 
 
 def protocol_part(asked: "Asked") -> dict[str, Any]:
@@ -75,9 +76,10 @@ def headline(figures: "Figures") -> str | None:
 
 
 def rows(run: "PcaRun", number: int) -> list[dict[str, Any]]:
-    """By block: means over images; shares in percent, None where there is nothing to say."""
+    """By block: means over images; shares in percent, None where there is nothing to say. The
+    headline has an interval."""
     model, figures = run.models[number], run.figures[number]
-    found = []
+    name, found = headline(figures), []
     for place, block in enumerate(model.blocks):
         mean = {name: _mean(values[:, place]) for name, values in figures.by_image.items()}
         components = [_percent(_mean(share)) for share in figures.explained[:, place].T]
@@ -94,9 +96,19 @@ def rows(run: "PcaRun", number: int) -> list[dict[str, Any]]:
                 "colour_coherence": _percent(mean["colour_between"]),
                 "agreement": _percent(_mean(figures.agreement[:, place])),
                 "degenerate": int(figures.flat[:, place].sum()),
+                **(_with_interval(figures, name, place) if name else {}),
             }
         )
     return found
+
+
+def _with_interval(figures: "Figures", name: str, place: int) -> dict[str, Any]:
+    scores = score_by_image(figures, name)[:, place]
+    if np.isnan(scores).all():
+        return {name: None, "interval": None}
+    weights = resample_weights(len(scores), RESAMPLES, 0)
+    value, ends = mean_percent(counts_of(scores), weights)
+    return {name: value, "interval": ends}
 
 
 def _mean(values: np.ndarray) -> float | None:
@@ -109,18 +121,11 @@ def _percent(share: float | None) -> float | None:
 
 
 def metrics(run: "PcaRun", number: int) -> dict[str, Any]:
-    figures, told = run.figures[number], rows(run, number)
+    told = rows(run, number)
     for row in told:
         row.pop("agreement")  # of the company it was drawn in, not of this model
-    name = headline(figures)
-    if name is None:
-        return {"blocks": told, **told[-1]}
-    weights = resample_weights(len(run.data), RESAMPLES, 0)
-    for place, row in enumerate(told):
-        scores = score_by_image(figures, name)[:, place]
-        if not np.isnan(scores).all():
-            row[name], row["interval"] = mean_percent(counts_of(scores), weights)
-    return {"headline": name, **told[-1], "blocks": told}
+    name = headline(run.figures[number])
+    return {**({"headline": name} if name else {}), **told[-1], "blocks": told}
 
 
 def write(run: "PcaRun", number: int) -> Result:
@@ -176,10 +181,11 @@ def arrays(figures: "Figures") -> dict[str, np.ndarray]:
 def table(run: "PcaRun") -> Iterator[list[Any]]:
     """For a spreadsheet."""
     components = [f"component_{i + 1}" for i in range(run.asked.components)]
-    yield ["checkpoint", "residual", *COLUMNS, *components]
+    yield ["checkpoint", "residual", *COLUMNS, *ENDS, *components]
     for number, model in enumerate(run.models):
         for row in rows(run, number):
-            values = [row[name] for name in COLUMNS] + row["components"]
+            ends = row.get("interval") or [None, None]
+            values = [*(row[name] for name in COLUMNS), *ends, *row["components"]]
             numbers = ["" if v is None else f"{v:.6g}" for v in values]
             yield [model.name, model.backbone.residual, *numbers]
 
@@ -208,21 +214,14 @@ def panels(run: "PcaRun") -> list[Panel]:
 
 
 def _bands(figures: "Figures", key: str) -> list[tuple[float, float] | None]:
-    """95 % intervals of what is a mean over images."""
-    name, unit = {"coherence": ("between", 1), "total_variation": ("total_variation", 0.01)}.get(
-        key, ("", 0)
-    )
-    if not name:
+    """95 % intervals of what is a mean over images; total variation is 1 less what is smooth."""
+    name = {"coherence": "coherence", "total_variation": "smoothness"}.get(key)
+    if name is None:
         return []
-    values = figures.by_image[name]
-    weights = resample_weights(len(values), RESAMPLES, 0)
     found: list[tuple[float, float] | None] = []
-    for scores in values.T:
-        if np.isnan(scores).all():
-            found.append(None)
-            continue
-        low, high = mean_percent(counts_of(scores), weights)[1]
-        found.append((unit * low, unit * high))
+    for place in range(figures.flat.shape[1]):
+        low, high = _with_interval(figures, name, place)["interval"] or (math.nan, math.nan)
+        found.append((low, high) if name == key else (1 - high / 100, 1 - low / 100))
     return found
 
 

@@ -225,7 +225,9 @@ def _row(
     return {
         "image": image,
         "shared": _shared(image, shown, left_out),
-        "sets": [{"words": ", ".join(key), "tiles": made} for key, made in sets.items()],
+        "sets": [
+            {"words": ", ".join(dict.fromkeys(key)), "tiles": made} for key, made in sets.items()
+        ],
     }
 
 
