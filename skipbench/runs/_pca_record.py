@@ -193,7 +193,7 @@ def table(run: "PcaRun") -> Iterator[list[Any]]:
 PANELS = (
     ("variance between segments", "coherence", "% of the variance"),
     ("total variation of features", "total_variation", "neighbours : any two"),
-    ("explained by the components shown", "explained", "% of the variance"),
+    ("explained by the components", "explained", "% of the variance"),
     ("effective rank", "effective_rank", "directions"),
 )
 
