@@ -58,6 +58,8 @@ def skip_ckpt(tmp_path):
         (["probe", "--ckpt", "x", "--epochs", "0", "--dataset", "voc"], 2),
         (["tokencut", "--help"], 0),
         (["tokencut", "--ckpt", "x", "--dataset", "voc", "--tau", "low"], 2),
+        (["pca", "--help"], 0),
+        (["pca", "x", "--ckpt", "y", "--components", "few"], 2),
         (["inspect", "--ckptt", "x"], 2),
         (["inspct"], 2),
         (["extract", "x", "--ckpt", "y", "--limit", "many"], 2),
@@ -315,12 +317,20 @@ def test_a_reader_that_goes_away_is_no_error(arguments, skip_ckpt, tmp_path):
         (["tokencut", "--ckpt", "CKPT", "--dataset", "voc", "--tau", "2", "--out", "PICTURES"], 2),
         (["tokencut", "--ckpt", "CKPT", "--images", "nowhere", "--out", "PICTURES"], 4),
         (["tokencut", "--ckpt", "CKPT", "--dataset", "shapes", "--out", "/proc/skipbench"], 7),
+        (["pca", "PICTURES", "--ckpt", "nowhere.pth"], 3),
+        (["pca", "PICTURES", "--ckpt", "CKPT", "--components", "13"], 2),
+        (["pca", "PICTURES", "--ckpt", "CKPT", "--fit", "al"], 2),
+        (["pca", "PICTURES", "--ckpt", "CKPT", "--residual", "skip", "--residual", "auto"], 2),
+        (["pca", "PICTURES", "--ckpt", "CKPT", "--split", "val", "--out", "OUT"], 2),
+        (["pca", "dataset:vocc", "--ckpt", "CKPT", "--out", "OUT"], 2),
+        (["pca", "nowhere", "--ckpt", "CKPT", "--out", "OUT"], 4),
+        (["pca", "PICTURES", "--ckpt", "CKPT", "--out", "/proc/skipbench"], 7),
     ],
 )
 def test_what_is_cheap_to_check_is_answered_without_torch(
     arguments, code, skip_ckpt, pictures, tmp_path
 ):
-    places = {"CKPT": str(skip_ckpt), "PICTURES": str(pictures)}
+    places = {"CKPT": str(skip_ckpt), "PICTURES": str(pictures), "OUT": str(tmp_path / "out")}
     full = [places.get(a, a) for a in arguments]
     assert not {"torch", "timm"} & imported_by(full, code, tmp_path)
 

@@ -23,7 +23,9 @@ from skipbench.results.store import find_result
 from skipbench.runs import _estimate, _state
 from skipbench.runs.calls import ProbeOptions, probe_all
 from skipbench.runs.finding import TokencutOptions
+from skipbench.runs.picturing import PcaOptions
 from skipbench.suites._files import epochs_in
+from skipbench.suites._pca_kind import PCA_KEYS
 from skipbench.suites._probe_kind import PROBE_KEYS
 from skipbench.suites._problems import Lines
 from skipbench.suites._tokencut_kind import TOKENCUT_KEYS
@@ -275,6 +277,74 @@ def test_probe_and_tokencut_stand_in_one_suite(run):
 def test_a_mistake_in_tokencut_is_named(key, words):
     text = f'{HEAD}\n[[evaluation]]\nkind = "tokencut"\ndatasets = ["shapes"]\n{key}\n'
     assert words in str(mistake(text))
+
+
+PCA = '\n[[evaluation]]\nkind = "pca"\ndatasets = ["shapes"]\nsize = "64x80"\nlimit = 3\n'
+
+
+def test_pictures_of_two_checkpoints_in_a_suite(run, seen):
+    """Of each by itself; the features are those of a probe of the same images."""
+    other = make_weights("skip", small_facts(width=64, depth=3, patch=8, heads=1), seed=1)
+    torch.save(other, "other.pth")
+    heads = HEAD + HEAD.replace("skip.pth", "other.pth")
+    text = heads + PROBE.replace("limit = 6", "limit = 3") + PCA
+    text += 'layers = "1,2"\nstore_dtype = "fp16"\n'
+    done = run(text, "--json")
+    assert done.exit_code == 0, done.output
+    assert sum(images for images, _ in seen) == 2 * (3 + 3)  # train and val: none for pictures
+    pictures = [record for record in records() if record.evaluation == "pca"]
+    told = {cell["checkpoint"]: cell for cell in json.loads(done.stdout) if "coherence" in cell}
+    assert {r.checkpoint["name"] for r in pictures} == set(told) == {"skip.pth", "other.pth"}
+    for record in pictures:
+        name, folder = record.checkpoint["name"], Path("results", record.id)
+        assert told[name]["coherence"] == [record.metrics["coherence"]]
+        assert record.metrics["headline"] == "coherence" and record.dataset["images"] == 3
+        made = {p.relative_to(folder).as_posix() for p in folder.rglob("*.p*")}
+        assert {"sheet.png", "sheet.pdf", "curves.png"} <= made
+        drawn = {n for n in made if "_block" in n}
+        assert {Path(n).name for n in drawn} == {
+            f"val_{i:05d}_block{b}.png" for i in range(3) for b in (1, 2)
+        }
+    seen.clear()
+    again = run(text, "--json")
+    assert {cell["state"] for cell in json.loads(again.stdout)} == {"done before"} and not seen
+
+
+def test_dry_run_of_pictures(run):
+    plan = run(HEAD + PCA + 'layers = "all"\n', "--dry-run", "--json")
+    assert plan.exit_code == 0, plan.output
+    [cell] = json.loads(plan.stdout)
+    assert cell["state"] == "to do" and cell["images"] == 3 and cell["seconds"] > 0
+    assert cell["disk_bytes"] == 3 * 3 * 8 * 10 * 64 * 4  # images, blocks, tokens, channels, bytes
+    assert not Path("results").exists() and not Path("cache").exists()
+    shown = run(HEAD + PROBE + PCA, "--dry-run")
+    assert shown.exit_code == 0 and "pca" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ('fit = "al"', "Did you mean 'all'"),
+        ("components = 0", "evaluation.components: 0"),
+        ("components = 13", "evaluation.components"),
+        ('background = "msk"', "Did you mean 'mask'"),
+        ('upsample = "cubic"', "evaluation.upsample: 'cubic'"),
+        ('size = "big"', "evaluation.size: 'big'"),
+        ('layers = "lst"', "evaluation.layers: 'lst'"),
+        ("align = true", "evaluation.align: no such key"),
+        ("epochs = 3", "evaluation.epochs: no such key"),
+    ],
+)
+def test_a_mistake_in_pca_is_named(key, words):
+    text = f'{HEAD}\n[[evaluation]]\nkind = "pca"\ndatasets = ["shapes"]\n{key}\n'
+    assert words in str(mistake(text))
+
+
+def test_every_option_of_pca_is_a_key():
+    told = set(vars(Places(Path()))) - {"force"}
+    alone = {"align", "names"}  # of several checkpoints
+    found = set(PCA_KEYS) | told | set(Reading.__annotations__) | alone
+    assert found == set(PcaOptions.__annotations__)
 
 
 # -- checkpoints

@@ -125,7 +125,7 @@ def pca(
     precision: options.Precision = "auto",
     batch_size: options.BatchSize = "auto",
     workers: options.Workers = None,
-    store_dtype: options.StoreDtypeOption = "fp16",
+    store_dtype: options.StoreDtypeOption = "fp32",
     cache: options.Cache = None,
     cache_limit: options.CacheLimit = "50GB",
     no_cache: Annotated[
@@ -158,8 +158,8 @@ def pca(
     known.check_components(components)
     check_layers(layers)
     parse_size(size)
-    known.check_each("--residual", residual or ["auto"], len(ckpt))
-    known.check_each("--name", name or [""] * len(ckpt), len(ckpt))
+    known.check_each("--residual", residual or ["auto"], len(ckpt), one_for_all=True)
+    known.check_each("--name", name or ckpt, len(ckpt))
     at_once, most = options.batch_size(batch_size), parse_bytes(cache_limit)
     variants = residual or ["auto"]
     readings = [
@@ -239,7 +239,12 @@ def _table(run: "PcaRun") -> Any:
     from skipbench.runs._pca_record import rows
 
     told = [(model.title, row) for i, model in enumerate(run.models) for row in rows(run, i)]
-    columns = {k: how for k, how in COLUMNS.items() if any(row.get(how[0]) for _, row in told)}
+    empty = {"degenerate": 0}
+    columns = {
+        title: (key, how)
+        for title, (key, how) in COLUMNS.items()
+        if any(row.get(key) not in (None, empty.get(key)) for _, row in told)
+    }
     table = plain_table()
     table.add_column("checkpoint", no_wrap=True)
     for title in columns:

@@ -22,7 +22,9 @@ def check_components(number: int) -> None:
         raise UsageError(f"--components {number}: give a number from 1 to {MOST_COMPONENTS}")
 
 
-def check_each(option: str, given: Sequence[str], checkpoints: int) -> None:
-    """One for all checkpoints, or one for each."""
-    if len(given) not in (1, checkpoints):
+def check_each(
+    option: str, given: Sequence[str], checkpoints: int, one_for_all: bool = False
+) -> None:
+    """As many as there are checkpoints, or one for all of them."""
+    if len(given) != checkpoints and not (one_for_all and len(given) == 1):
         raise UsageError(f"{option}: {len(given)} for {checkpoints} checkpoints; give one for each")

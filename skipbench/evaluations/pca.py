@@ -45,9 +45,7 @@ class Moments:
         """tokens: (tokens, width), of any precision."""
         if not len(tokens):
             return
-        if isinstance(tokens, np.ndarray):
-            tokens = torch.from_numpy(np.require(tokens, requirements=("C", "W")))
-        values = tokens.to(self._sum.device).double()
+        values = _in_torch(tokens).to(self._sum.device).double()
         if self._shift is None:
             self._shift = values.mean(0)
         values = values - self._shift
@@ -73,6 +71,12 @@ class Moments:
         return (scatter / max(self.count - 1, 1)).cpu().numpy()
 
 
+def _in_torch(tokens: np.ndarray | Tensor) -> Tensor:
+    if isinstance(tokens, Tensor):
+        return tokens
+    return torch.from_numpy(np.require(tokens, requirements=("C", "W")))  # no views from the end
+
+
 @dataclass(frozen=True)
 class Components:
     mean: np.ndarray = field(repr=False)  # (width,)
@@ -86,9 +90,15 @@ class Components:
         shares[: len(self.variances)] = self.variances[: len(shares)]
         return shares / total if total > 0 else shares
 
+    @property
+    def deviation(self) -> float:
+        """Over tokens, root mean square, relative to the norm of their mean."""
+        return float(np.sqrt(self.variances.sum()) / max(np.linalg.norm(self.mean), 1e-300))
+
     def scores(self, tokens: np.ndarray) -> np.ndarray:
         """(tokens, width) → (tokens, components) float64."""
-        return (tokens.astype(np.float64) - self.mean) @ self.axes
+        turned = _in_torch(tokens).double() @ torch.from_numpy(self.axes)  # numpy's takes longer
+        return turned.numpy() - self.mean @ self.axes
 
 
 def principal(moments: Moments, components: int) -> Components:

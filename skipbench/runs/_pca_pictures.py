@@ -3,12 +3,14 @@
 OUT/sheet.png, sheet.pdf           a row for each image, a column for each checkpoint
 OUT/NAME/IMAGE.png                 each picture by itself, at the size of the image
 OUT/NAME/IMAGE_block7.png …        the same, of several blocks
-OUT/NAME/sheet.png, sheet.pdf      and these in columns, a row for each image
+OUT/NAME/blocks/sheet.png, .pdf    and these in columns, a row for each image
+OUT/NAME/components4-6/IMAGE.png   the same of further components
 OUT/curves.png, figures.csv        what pictures are like, in numbers
 OUT/<id>/tiles/                    the first pictures, for the report's page
 """
 
 import re
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -30,10 +32,12 @@ from skipbench.runs._pca_record import panels, table
 from skipbench.runs._pictures import file_names, save_tile, write_tiles
 
 if TYPE_CHECKING:
-    from skipbench.runs.pca import Model, Painted, PcaRun
+    from skipbench.runs._pca_model import Model, Painted
+    from skipbench.runs.pca import PcaRun
 
 TILES = 12
 BACKGROUND = 0.0  # black, as in DINOv2's figures
+FILES = (".png", ".pdf", ".csv", ".json", ".npz")
 WRITERS, WAITING = 2, 8  # threads that write pictures, and pictures that wait for them
 
 
@@ -43,9 +47,9 @@ class Folder:
     def __init__(self, run: "PcaRun") -> None:
         self.run, self.out = run, run.folder
         self.images = file_names(run.data.names)
-        self.folders = _folder_names([model.title for model in run.models])
-        for name in self.folders:
-            ensure_writable(self.out / name)
+        for folder in run.folders:
+            for first in range(3, run.asked.components, 3):
+                ensure_writable(folder / self._further(first))
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="draw")
         self._waiting: deque[Future[None]] = deque()
 
@@ -60,9 +64,12 @@ class Folder:
         model, stem = self.run.models[number], self.images[image]
         if len(model.blocks) > 1:
             stem += f"_block{model.blocks[place]}"
-        if first:
-            stem += f"_components{first + 1}-{min(first + 3, self.run.asked.components)}"
-        return self.out / self.folders[number] / f"{stem}.png"
+        return self.run.folders[number] / self._further(first) / f"{stem}.png"
+
+    def _further(self, first: int) -> str:
+        """Where pictures of these components go; nowhere else, if they are the first three."""
+        last = min(first + 3, self.run.asked.components)
+        return f"components{first + 1}-{last}" if first else ""
 
     def draw(
         self, number: int, place: int, group: Sequence[int], painted: "Sequence[Painted]"
@@ -73,6 +80,8 @@ class Folder:
         for one, image in zip(painted, group, strict=True):
             shares = colours(one.scores, ends)
             shares[~one.shown] = BACKGROUND
+            if one.flat:
+                shares[:] = FLAT
             for first in range(0, shares.shape[-1], 3):
                 where = self.path(number, place, image, first)
                 rgb = _rgb(shares[..., first : first + 3])
@@ -102,15 +111,20 @@ class Folder:
             if len(model.blocks) > 1:
                 places = [(number, place) for place in range(len(model.blocks))]
                 titles = [f"block {block}" for block in model.blocks]
-                stem = self.out / self.folders[number] / "sheet"
+                stem = self.run.folders[number] / "blocks" / "sheet"
+                ensure_writable(stem.parent)
                 jobs.append((stem, titles, places, f"{model.title}: {self._note([])}"))
+            else:  # nothing of an earlier run stands for this one
+                shutil.rmtree(self.run.folders[number] / "blocks", ignore_errors=True)
         with progress("sheets", len(jobs), "sheets") as advance:
             for stem, titles, columns, note in jobs:
                 drawn = pages(["image", *titles], self._rows(columns), note=note)
                 save_pages(drawn, stem)
                 advance(1)
+        curves = self.out / "curves.png"
+        curves.unlink(missing_ok=True)
         if any(len(model.blocks) > 1 for model in models):
-            save(chart(panels(self.run)), self.out / "curves.png")
+            save(chart(panels(self.run)), curves)
         write_csv(self.out / "figures.csv", table(self.run))
 
     def _rows(self, columns: Sequence[tuple[int, int]]) -> Iterator[Row]:
@@ -156,11 +170,12 @@ def _rgb(shares: np.ndarray) -> np.ndarray:
     return np.pad(shares, ((0, 0), (0, 0), (0, lacking)), constant_values=FLAT)
 
 
-def _folder_names(names: Sequence[str]) -> list[str]:
-    """Safe, and different for each checkpoint."""
+def folder_names(names: Sequence[str]) -> list[str]:
+    """Safe, different for each checkpoint, and no name of a file that is written beside them."""
     found: list[str] = []
     for given in names:
         name = re.sub(r"[^\w.+-]+", "_", Path(given).name).strip("._")[:80] or "model"
+        name += "_" if Path(name).suffix in FILES else ""
         numbered = (f"{name}_{number}" for number in count(2))
         found.append(next(word for word in chain([name], numbered) if word not in found))
     return found

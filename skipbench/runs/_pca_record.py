@@ -17,7 +17,8 @@ from skipbench.runs._means import counts_of, mean_percent
 from skipbench.runs._record import checkpoint_part, environment_part, timing_part
 
 if TYPE_CHECKING:
-    from skipbench.runs.pca import Asked, Figures, PcaRun
+    from skipbench.runs._pca_model import Asked
+    from skipbench.runs.pca import PcaRun
 
 # Enters the id of every record: raise it when a change of the code moves the numbers.
 VERSION = 1
@@ -27,6 +28,23 @@ COLUMNS = (
     "turned", "colour_coherence", "agreement", "degenerate",
 )  # fmt: skip
 ENDS = ("low", "high")  # of the 95 % interval of coherence, or of smoothness
+
+
+class Figures:
+    """What the pictures of one model are like, by image and block; NaN where it is not known."""
+
+    NAMES = ("total_variation", "between", "turned", "colour_variation", "colour_between")
+
+    def __init__(self, blocks: int, images: int, components: int) -> None:
+        def unknown(*more: int) -> np.ndarray:
+            return np.full((images, blocks, *more), np.nan)
+
+        self.by_image = {name: unknown() for name in self.NAMES}
+        self.explained = unknown(components)  # this and the next two as the image's fit has it
+        self.rank = unknown()
+        self.deviation = unknown()  # relative to the mean
+        self.agreement = unknown()  # with the first checkpoint's colours
+        self.flat = np.zeros((images, blocks), bool)
 
 
 def protocol_part(asked: "Asked") -> dict[str, Any]:
@@ -60,14 +78,14 @@ def identity(run: "PcaRun", number: int) -> str:
     return result_id("pca", run.data.name, determines)
 
 
-def score_by_image(figures: "Figures", name: str) -> np.ndarray:
+def score_by_image(figures: Figures, name: str) -> np.ndarray:
     """(images, blocks), 0 to 1, NaN where an image has none."""
     if name == "coherence":
         return figures.by_image["between"]
     return 1 - figures.by_image["total_variation"]
 
 
-def headline(figures: "Figures") -> str | None:
+def headline(figures: Figures) -> str | None:
     """Where segments are known, how much of the variance they explain; else how smooth it is."""
     for name in ("coherence", "smoothness"):
         if not np.isnan(score_by_image(figures, name)[:, -1]).all():
@@ -87,7 +105,7 @@ def rows(run: "PcaRun", number: int) -> list[dict[str, Any]]:
             {
                 "block": block,
                 "components": components,
-                "explained": sum(share or 0.0 for share in components),
+                "explained": _percent(_mean(figures.explained[:, place].sum(-1))),
                 "effective_rank": _mean(figures.rank[:, place]),
                 "total_variation": mean["total_variation"],
                 "colour_variation": mean["colour_variation"],
@@ -102,10 +120,12 @@ def rows(run: "PcaRun", number: int) -> list[dict[str, Any]]:
     return found
 
 
-def _with_interval(figures: "Figures", name: str, place: int) -> dict[str, Any]:
+def _with_interval(figures: Figures, name: str, place: int) -> dict[str, Any]:
+    """One image says nothing about others."""
     scores = score_by_image(figures, name)[:, place]
-    if np.isnan(scores).all():
-        return {name: None, "interval": None}
+    known = int((~np.isnan(scores)).sum())
+    if known < 2:
+        return {name: _percent(_mean(scores)), "interval": None}
     weights = resample_weights(len(scores), RESAMPLES, 0)
     value, ends = mean_percent(counts_of(scores), weights)
     return {name: value, "interval": ends}
@@ -159,7 +179,7 @@ def write(run: "PcaRun", number: int) -> Result:
     return result
 
 
-def arrays(figures: "Figures") -> dict[str, np.ndarray]:
+def arrays(figures: Figures) -> dict[str, np.ndarray]:
     """By image and block; `counts` of the headline, as comparisons take them."""
     kept: dict[str, np.ndarray] = {
         name: values.astype(np.float32) for name, values in figures.by_image.items()
@@ -213,7 +233,7 @@ def panels(run: "PcaRun") -> list[Panel]:
     return found
 
 
-def _bands(figures: "Figures", key: str) -> list[tuple[float, float] | None]:
+def _bands(figures: Figures, key: str) -> list[tuple[float, float] | None]:
     """95 % intervals of what is a mean over images; total variation is 1 less what is smooth."""
     name = {"coherence": "coherence", "total_variation": "smoothness"}.get(key)
     if name is None:

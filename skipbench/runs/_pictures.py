@@ -7,6 +7,7 @@ results/<id>/tiles/                 the split's first pictures one by one, the s
 """
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from skipbench.pictures import Cell, blend, legend_of, paint, save, sheet
 
 MOST_ON_SHEET = 12
 TILE_HEIGHT = 224
+MOST_BYTES = 150  # of a file name
 
 
 def worst_and_best(counts: np.ndarray, number: int) -> list[tuple[int, str, float]]:
@@ -150,7 +152,7 @@ def save_tile(path: Path, pixels: np.ndarray) -> None:
 def file_names(names: Sequence[str]) -> list[str]:
     """ "a/b.jpg" → "a_b"; with its ending, where that would be two pictures' name, and with a
     number where that, too, is not enough."""
-    flat = [name.replace("/", "_") for name in names]
+    flat = [_short(name.replace("/", "_")) for name in names]
     times = Counter(Path(name).stem for name in flat)
     taken, found = {"sheet"}, []
     for name in flat:
@@ -162,7 +164,16 @@ def file_names(names: Sequence[str]) -> list[str]:
     return found
 
 
-def keep_originals(pictures: Iterable[ImageItem], out: Path) -> None:
+def _short(name: str) -> str:
+    """Its end, which tells one file from another, where a file system would not take the whole with
+    all that is added to it."""
+    whole = os.fsencode(name)
+    return name if len(whole) <= MOST_BYTES else whole[-MOST_BYTES:].decode("utf-8", "ignore")
+
+
+def keep_originals(pictures: Iterable[ImageItem], places: Iterable[Path]) -> None:
     """They are neither drawn over nor mixed with what is drawn."""
-    if out.resolve() in {picture.path.resolve().parent for picture in pictures}:
-        raise UsageError(f"{out} is where the pictures lie: give another folder with --out")
+    homes = {picture.path.resolve().parent for picture in pictures}
+    for place in places:
+        if place.resolve() in homes:
+            raise UsageError(f"{place} is where the pictures lie: give another folder with --out")

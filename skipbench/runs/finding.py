@@ -140,7 +140,7 @@ def find_objects(
     asked = asked_of({"out": "found", **options})
     found = find_images([images] if isinstance(images, str | Path) else images)
     pictures: Sequence[ImageItem] = found[: options.get("limit")]
-    keep_originals(pictures, asked.out)
+    keep_originals(pictures, [asked.out])
     if skip_bad := options.get("skip_bad"):
         pictures = decodable(pictures, skip_bad, "these pictures")
     return draw_pictures(Finder(inspect(ckpt, **reading_of(options)), asked), pictures)

@@ -8,12 +8,12 @@ numbers for each token.
 """
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,133 +23,21 @@ from skipbench.datasets import Dataset, Item
 from skipbench.engine.parallel import in_parallel
 from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
-from skipbench.evaluations._pca_settings import COMPONENTS, SIZE, Background, Fit, Upsample
-from skipbench.evaluations._pixels import Grid
-from skipbench.evaluations.pca import (
-    Components,
-    Moments,
-    foreground,
-    principal,
-    resampled,
-    rotation_onto,
-)
-from skipbench.features.held import Features
-from skipbench.features.layers import parse_layers
+from skipbench.evaluations.pca import Components, foreground, resampled, rotation_onto
 from skipbench.files import ensure_writable
-from skipbench.images import pad_mask, parse_size, resize_mask
-from skipbench.metrics.coherence import between_share, effective_rank, majority, total_variation
-from skipbench.pipeline import Inspection, say_what_is_adapted
-from skipbench.records import FeatureSpec, Result, StoreDtype
+from skipbench.metrics.coherence import between_share, effective_rank, total_variation
+from skipbench.pipeline import Inspection
+from skipbench.records import Result
 from skipbench.runs import _pca_record as written
-from skipbench.runs._held import Keeping
-from skipbench.runs._pca_pictures import Folder
+from skipbench.runs._pca_model import Asked, Model, Painted
+from skipbench.runs._pca_pictures import Folder, folder_names
+from skipbench.runs._pca_record import Figures
+from skipbench.runs._pictures import keep_originals
 
+log = logging.getLogger("skipbench")
 
-@dataclass(frozen=True)
-class Asked:
-    """All that the pictures depend on, but for the checkpoints and the images."""
-
-    layers: str = "last"
-    feature: str = "tokens_norm"
-    fit: Fit = "image"
-    components: int = COMPONENTS
-    upsample: Upsample = "nearest"
-    background: Background = "keep"
-    align: bool = True
-    size: str = SIZE
-    precision: str = "auto"
-    store_dtype: StoreDtype = "fp16"
-    keeping: Keeping = field(default_factory=Keeping)
-    out: Path = Path("pca")
-
-
-@dataclass(frozen=True)
-class Painted:
-    """One image in the components of one block."""
-
-    scores: np.ndarray = field(repr=False)  # (height, width, components) float32
-    shown: np.ndarray = field(repr=False)  # (height, width) bool: not the background
-
-    @property
-    def counted(self) -> np.ndarray:
-        """(tokens, components): the scores that colours are made for."""
-        return self.scores[self.shown]
-
-
-class Model:
-    """A checkpoint, and its features of the pictures."""
-
-    def __init__(
-        self,
-        inspection: Inspection,
-        data: Dataset,
-        asked: Asked,
-        title: str,
-        call: Mapping[str, Any],
-    ) -> None:
-        """title: above its pictures; call: as it was asked for, for the record."""
-        self.inspection, self.data, self.asked = inspection, data, asked
-        self.title, self.call = title, call
-        self.backbone: Backbone = inspection.backbone(asked.precision)
-        self.blocks = parse_layers(asked.layers, self.backbone.depth)
-        self.spec = FeatureSpec(
-            self.blocks, (asked.feature,), parse_size(asked.size), asked.store_dtype
-        )
-        self.features: Features
-        self.seconds = {"features": 0.0, "fitting": 0.0, "drawing": 0.0}
-        self._last: tuple[tuple[int, int], np.ndarray] | None = None
-
-    @property
-    def name(self) -> str:
-        return self.backbone.facts.name
-
-    @property
-    def patch(self) -> int:
-        return self.backbone.facts.patch
-
-    def look(self) -> Features:
-        """The one pass over the images."""
-        say_what_is_adapted(self.backbone, self.spec)
-        started = time.monotonic()
-        label = f"features of {self.name}"
-        keeping = self.asked.keeping
-        self.features = keeping.features(self.backbone, self.data.items, self.spec, label)
-        self.seconds["features"] = time.monotonic() - started
-        return self.features
-
-    def tokens(self, image: int, place: int) -> np.ndarray:
-        """(tokens, width). place: of the block among those asked for."""
-        if self._last is None or self._last[0] != (image, place):
-            values = self.features.read(image, self.spec.columns[place])
-            self._last = (image, place), values
-        return self._last[1]
-
-    def grid(self, image: int) -> Grid:
-        plan = self.features.plan
-        height, width = plan.sizes_hw[image]
-        return Grid(plan.grid_hw(image), (height / plan.patch, width / plan.patch))
-
-    def segments(self, image: int) -> np.ndarray:
-        """(height, width) of the grid: the segment that most of a token's pixels belong to."""
-        at_input = resize_mask(self.data[image].segments(), self.features.plan.sizes_hw[image])
-        return majority(pad_mask(at_input, self.patch, fill=-1), self.patch)
-
-    def is_flat(self, image: int, place: int) -> bool:
-        """Its tokens are all alike."""
-        return image in self.features.degenerate[self.spec.columns[place]]
-
-
-class Figures:
-    """What the pictures of one model are like, in numbers: by block and image."""
-
-    NAMES = ("total_variation", "between", "turned", "colour_variation", "colour_between")
-
-    def __init__(self, blocks: int, images: int, components: int) -> None:
-        self.by_image = {name: np.full((images, blocks), np.nan) for name in self.NAMES}
-        self.explained = np.full((images, blocks, components), np.nan)  # as the image's fit has it
-        self.rank = np.full((images, blocks), np.nan)
-        self.agreement = np.full((images, blocks), np.nan)  # with the first checkpoint's colours
-        self.flat = np.zeros((images, blocks), bool)
+# Deviation relative to the mean: below it, an eighth of what varies may be rounding of float16.
+COARSE = 8 * 2.0**-11
 
 
 class PcaRun:
@@ -174,15 +62,14 @@ class PcaRun:
             Figures(len(model.blocks), len(data), asked.components) for model in self.models
         ]
         self._segments: dict[tuple[int, int], np.ndarray] = {}  # by patch and image
-        self._check()
         self.ids = [written.identity(self, number) for number in range(len(self.models))]
         self.folder = asked.out / self.ids[0] if apart else asked.out
+        self.folders = [self.folder / name for name in folder_names(titles)]
+        self._check()
 
     def _check(self) -> None:
-        marks = [(m.backbone.facts.sha256, m.backbone.facts.weights, m.backbone.residual)
-                 for m in self.models]  # fmt: skip
-        for place, mark in enumerate(marks):
-            if mark in marks[:place]:
+        for place, identity in enumerate(self.ids):
+            if identity in self.ids[:place]:
                 raise UsageError(f"{self.models[place].name} is given twice: one column is enough")
         for model in self.models:
             if self.asked.components > model.backbone.facts.width:
@@ -190,20 +77,39 @@ class PcaRun:
                     f"--components {self.asked.components}: tokens of {model.name} have "
                     f"{model.backbone.facts.width} numbers"
                 )
+        keep_originals(self.data, [self.folder, *self.folders])
+
+    @property
+    def backbone(self) -> Backbone:
+        """Of the first checkpoint; in a suite there is no other."""
+        return self.models[0].backbone
 
     def run(self) -> list[Result]:
-        ensure_writable(self.folder)
+        for place in (self.folder, *self.folders):
+            ensure_writable(place)
         with ExitStack() as open_now:
             for model in self.models:
                 open_now.enter_context(model.look())
             folder = open_now.enter_context(Folder(self))
             self._paint(folder)
             folder.finish()
+            self._say_what_matters()
             return [self._written(number, folder) for number in range(len(self.models))]
 
     def _written(self, number: int, folder: Folder) -> Result:
         folder.draw_tiles(number)
         return written.write(self, number)
+
+    def _say_what_matters(self) -> None:
+        if self.asked.store_dtype == "fp32":
+            return
+        for model, figures in zip(self.models, self.figures, strict=True):
+            if coarse := int((figures.deviation < COARSE).sum()):
+                log.warning(
+                    "%s: %d of %d pictures vary by less than %.1g of their mean: what they show "
+                    "may be rounding of float16; --store-dtype fp32 keeps more digits",
+                    model.name, coarse, figures.deviation.size, COARSE,
+                )  # fmt: skip
 
     def _paint(self, folder: Folder) -> None:
         first = self.models[0]
@@ -233,76 +139,58 @@ class PcaRun:
         for number, model in enumerate(self.models[1:], 1):
             count = len(model.blocks)
             for its in range(count):
-                if max(round((its + 1) * whole / count), 1) - 1 == place:
+                nearest = (2 * (its + 1) * whole + count) // (2 * count)  # rounded
+                if max(nearest, 1) - 1 == place:
                     yield number, its
 
     # -- one block of one model, on the images of one fit
 
     def fitted(self, number: int, place: int, group: Sequence[int]) -> list[Painted]:
         model, started = self.models[number], time.monotonic()
+        flat = [model.is_flat(image, place) for image in group]
         shown = [np.ones(model.features.plan.grid_hw(image), bool) for image in group]
-        components = self._components(model, place, group, shown)
+        components = model.components(place, group, shown)
         if self.asked.background == "mask":
-            firsts = [self._scores(model, place, image, components)[..., 0] for image in group]
-            shown = foreground(firsts)
-            components = self._components(model, place, group, shown)
+            firsts = [model.scores(place, image, components)[..., 0] for image in group]
+            objects = foreground(firsts)
+            shown = [all_ if f else o for all_, o, f in zip(shown, objects, flat, strict=True)]
+            components = model.components(place, group, shown)
         painted = []
-        for image, where in zip(group, shown, strict=True):
-            scores = self._scores(model, place, image, components)
-            painted.append(Painted(scores, where))
+        for image, where, is_flat in zip(group, shown, flat, strict=True):
+            scores = model.scores(place, image, components)
+            painted.append(Painted(scores, where, is_flat))
             self._measure(number, place, image, components, painted[-1])
         model.seconds["fitting"] += time.monotonic() - started
         return painted
-
-    def _components(
-        self, model: Model, place: int, group: Sequence[int], shown: Sequence[np.ndarray]
-    ) -> Components:
-        device = model.backbone.device
-        moments = Moments(
-            model.backbone.facts.width, device if device.type == "cuda" else "cpu"
-        )  # mps has no float64
-        for image, where in zip(group, shown, strict=True):
-            if model.is_flat(image, place):
-                continue  # what is left of its tokens is rounding noise
-            tokens = model.tokens(image, place)
-            moments.add(tokens if where.all() else tokens[where.ravel()])
-        return principal(moments, self.asked.components)
-
-    def _scores(self, model: Model, place: int, image: int, components: Components) -> np.ndarray:
-        """(height, width, components) float32; zero, the colour of nothing, of a flat image."""
-        grid_hw = model.features.plan.grid_hw(image)
-        if model.is_flat(image, place):
-            return np.zeros((*grid_hw, self.asked.components), np.float32)
-        scores = components.scores(model.tokens(image, place)).astype(np.float32)
-        return scores.reshape(*grid_hw, -1)
 
     def _measure(
         self, number: int, place: int, image: int, components: Components, painted: Painted
     ) -> None:
         figures, model = self.figures[number], self.models[number]
-        figures.flat[image, place] = model.is_flat(image, place)
-        if figures.flat[image, place]:
+        figures.flat[image, place] = painted.flat
+        if painted.flat:
             return
         figures.explained[image, place] = components.explained
         figures.rank[image, place] = effective_rank(components.variances)
-        found = {}
+        figures.deviation[image, place] = components.deviation
         values = model.tokens(image, place).astype(np.float64)
-        found["total_variation"] = total_variation(values.reshape(*painted.shown.shape, -1))
-        found["colour_variation"] = total_variation(painted.scores, painted.shown)
+        found = {
+            "total_variation": total_variation(values.reshape(*painted.shown.shape, -1)),
+            "colour_variation": total_variation(painted.scores, painted.shown),
+        }
         if self.data[image].has_segments:
             segments = self._segments_of(model, image)
-            coloured = np.where(painted.shown, segments, -1)
+            scores, seen = painted.scores.reshape(len(values), -1), painted.shown
             found["between"] = between_share(values, segments.ravel())
             found["turned"] = between_share(values, segments[::-1, ::-1].ravel())
-            scores = painted.scores.reshape(len(values), -1)
-            found["colour_between"] = between_share(scores, coloured.ravel())
+            found["colour_between"] = between_share(scores, np.where(seen, segments, -1).ravel())
         for name, value in found.items():
             figures.by_image[name][image, place] = value
 
     def _segments_of(self, model: Model, image: int) -> np.ndarray:
         key = model.patch, image
         if key not in self._segments:
-            self._segments[key] = model.segments(image).astype(np.int32)
+            self._segments[key] = model.segments(image)
         return self._segments[key]
 
     @cached_property
@@ -342,6 +230,8 @@ class PcaRun:
         self, reference: Painted, painted: Painted, number: int, image: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """(tokens, components) of both; where patches differ, at the first model's tokens."""
+        if reference.flat or painted.flat:
+            return reference.counted[:0], painted.counted[:0]
         if self.models[number].patch == self.models[0].patch:
             both = reference.shown & painted.shown
             return reference.scores[both], painted.scores[both]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, get_args
 
 from skipbench.checkpoints import Expected
 from skipbench.datasets import Dataset
@@ -23,9 +23,9 @@ from skipbench.evaluations._pca_settings import (
 from skipbench.images import ImageItem, parse_size
 from skipbench.pipeline import Inspection, inspect
 from skipbench.records import PRECISIONS, TENSORS, PositionRule, Result, StoreDtype
-from skipbench.runs._pictures import keep_originals
+from skipbench.runs._pca_model import Asked
 from skipbench.runs.calls import call_of, keeping_of, reading_of
-from skipbench.runs.pca import Asked, PcaRun
+from skipbench.runs.pca import PcaRun
 from skipbench.runs.splits import OF_DATASET, open_pictures
 
 Images = str | Path | Sequence[str | Path | ImageItem]
@@ -66,7 +66,7 @@ class PcaOptions(TypedDict, total=False):
 USUAL = {
     "layers": "last", "feature": "tokens_norm", "fit": "image", "components": COMPONENTS,
     "upsample": "nearest", "background": "keep", "align": True, "size": SIZE, "limit": IMAGES,
-    "skip_bad": 0, "precision": "auto", "store_dtype": "fp16", "residual": "auto", "expected": {},
+    "skip_bad": 0, "precision": "auto", "store_dtype": "fp32", "residual": "auto", "expected": {},
     "names": [],
 }  # fmt: skip
 
@@ -106,11 +106,13 @@ def open_pca(
         limit=options.get("limit", IMAGES),
         skip_bad=options.get("skip_bad", 0),
     )
-    keep_originals(data, asked.out)
     opened = inspections or [
         inspect(path, **reading) for path, reading in zip(paths, readings, strict=True)
     ]
-    calls = [_call(path, sources, options) for path in paths]
+    calls = [
+        _call(path, sources, options, reading)
+        for path, reading in zip(paths, readings, strict=True)
+    ]
     return PcaRun(opened, data, asked, _titles(paths, opened, options), calls, apart)
 
 
@@ -121,8 +123,9 @@ def readings_of(count: int, options: Mapping[str, Any]) -> list[Any]:
     names = list(options.get("names") or [])
     residual = options.get("residual", "auto")
     variants = [residual] if isinstance(residual, str) else list(residual)
-    check_each("--residual", variants, count)
-    check_each("--name", names or [""] * count, count)
+    check_each("--residual", variants, count, one_for_all=True)
+    if names:
+        check_each("--name", names, count)
     shared = {k: v for k, v in reading_of(options).items() if k != "residual"}
     found = []
     for number in range(count):
@@ -152,10 +155,15 @@ def _titles(
 
 
 def _call(
-    path: str | Path, sources: Sequence[str | Path | ImageItem], options: Mapping[str, Any]
+    path: str | Path,
+    sources: Sequence[str | Path | ImageItem],
+    options: Mapping[str, Any],
+    reading: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """As it was asked for, from any folder."""
-    call = call_of(path, "", options, USUAL)
+    """As it was asked for, from any folder; of this checkpoint alone."""
+    name = reading["labels"].get("name")
+    own = {"residual": reading["residual"], "names": [name] if options.get("names") else []}
+    call = call_of(path, "", {**options, **own}, USUAL)
     del call["dataset"]
     listed = [source.path if isinstance(source, ImageItem) else source for source in sources]
     words = [
@@ -176,7 +184,7 @@ def asked_of(options: Mapping[str, Any]) -> Asked:
         align=options.get("align", True),
         size=str(options.get("size", SIZE)),
         precision=options.get("precision", "auto"),
-        store_dtype=options.get("store_dtype", "fp16"),
+        store_dtype=options.get("store_dtype", "fp32"),
         keeping=keeping_of(options),
         out=Path(options.get("out", "pca")),
     )
@@ -186,6 +194,7 @@ def asked_of(options: Mapping[str, Any]) -> Asked:
         ("upsample", asked.upsample, UPSAMPLING),
         ("background", asked.background, BACKGROUNDS),
         ("precision", asked.precision, PRECISIONS),
+        ("store-dtype", asked.store_dtype, get_args(StoreDtype)),
     ):
         if value not in known:
             raise UsageError(f"--{option} {value!r}: give {', '.join(known)}")

@@ -1,0 +1,136 @@
+"""What PCA pictures are made of: a checkpoint with its features, and one image in components."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skipbench.backbones.vit import Backbone
+from skipbench.datasets import Dataset
+from skipbench.evaluations._pca_settings import COMPONENTS, SIZE, Background, Fit, Upsample
+from skipbench.evaluations._pixels import Grid
+from skipbench.evaluations.pca import Components, Moments, principal
+from skipbench.features.held import Features
+from skipbench.features.layers import parse_layers
+from skipbench.images import pad_mask, parse_size, resize_mask
+from skipbench.metrics.coherence import majority
+from skipbench.pipeline import Inspection, say_what_is_adapted
+from skipbench.records import FeatureSpec, StoreDtype
+from skipbench.runs._held import Keeping
+
+
+@dataclass(frozen=True)
+class Asked:
+    """All that the pictures depend on, but for the checkpoints and the images."""
+
+    layers: str = "last"
+    feature: str = "tokens_norm"
+    fit: Fit = "image"
+    components: int = COMPONENTS
+    upsample: Upsample = "nearest"
+    background: Background = "keep"
+    align: bool = True
+    size: str = SIZE
+    precision: str = "auto"
+    store_dtype: StoreDtype = "fp32"
+    keeping: Keeping = field(default_factory=Keeping)
+    out: Path = Path("pca")
+
+
+@dataclass(frozen=True)
+class Painted:
+    """One image in the components of one block."""
+
+    scores: np.ndarray = field(repr=False)  # (height, width, components) float32
+    shown: np.ndarray = field(repr=False)  # (height, width) bool: not the background
+    flat: bool = False  # its tokens are all alike: there is nothing to see
+
+    @property
+    def counted(self) -> np.ndarray:
+        """(tokens, components): the scores that colours are made for."""
+        return self.scores[:0, 0] if self.flat else self.scores[self.shown]
+
+
+class Model:
+    """A checkpoint, and its features of the pictures."""
+
+    def __init__(
+        self,
+        inspection: Inspection,
+        data: Dataset,
+        asked: Asked,
+        title: str,
+        call: Mapping[str, Any],
+    ) -> None:
+        """title: above its pictures; call: as it was asked for, for the record."""
+        self.inspection, self.data, self.asked = inspection, data, asked
+        self.title, self.call = title, call
+        self.backbone: Backbone = inspection.backbone(asked.precision)
+        self.blocks = parse_layers(asked.layers, self.backbone.depth)
+        self.spec = FeatureSpec(
+            self.blocks, (asked.feature,), parse_size(asked.size), asked.store_dtype
+        )
+        self.features: Features
+        self.seconds = {"features": 0.0, "fitting": 0.0, "drawing": 0.0}
+        self._last: tuple[tuple[int, int], np.ndarray] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.backbone.facts.name
+
+    @property
+    def patch(self) -> int:
+        return self.backbone.facts.patch
+
+    def look(self) -> Features:
+        """The one pass over the images."""
+        say_what_is_adapted(self.backbone, self.spec)
+        started = time.monotonic()
+        label, keeping = f"features of {self.name}", self.asked.keeping
+        self.features = keeping.features(self.backbone, self.data.items, self.spec, label)
+        self.seconds["features"] = time.monotonic() - started
+        return self.features
+
+    def tokens(self, image: int, place: int) -> np.ndarray:
+        """(tokens, width). place: of the block among those asked for."""
+        if self._last is None or self._last[0] != (image, place):
+            values = self.features.read(image, self.spec.columns[place])
+            self._last = (image, place), values
+        return self._last[1]
+
+    def is_flat(self, image: int, place: int) -> bool:
+        """Its tokens are all alike."""
+        return image in self.features.degenerate[self.spec.columns[place]]
+
+    def grid(self, image: int) -> Grid:
+        plan = self.features.plan
+        height, width = plan.sizes_hw[image]
+        return Grid(plan.grid_hw(image), (height / plan.patch, width / plan.patch))
+
+    def segments(self, image: int) -> np.ndarray:
+        """(height, width) of the grid: the segment that most of a token's pixels belong to."""
+        at_input = resize_mask(self.data[image].segments(), self.features.plan.sizes_hw[image])
+        return majority(pad_mask(at_input, self.patch, fill=-1), self.patch)
+
+    def components(
+        self, place: int, images: Sequence[int], shown: Sequence[np.ndarray]
+    ) -> Components:
+        """Of the tokens that are shown. What is left of flat images is rounding noise."""
+        device = self.backbone.device if self.backbone.device.type == "cuda" else "cpu"
+        moments = Moments(self.backbone.facts.width, device)  # mps has no float64
+        for image, where in zip(images, shown, strict=True):
+            if not self.is_flat(image, place):
+                tokens = self.tokens(image, place)
+                moments.add(tokens if where.all() else tokens[where.ravel()])
+        return principal(moments, self.asked.components)
+
+    def scores(self, place: int, image: int, components: Components) -> np.ndarray:
+        """(height, width, components) float32; zeros of a flat image."""
+        grid_hw = self.features.plan.grid_hw(image)
+        if self.is_flat(image, place):
+            return np.zeros((*grid_hw, self.asked.components), np.float32)
+        scores = components.scores(self.tokens(image, place)).astype(np.float32)
+        return scores.reshape(*grid_hw, -1)
