@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from scipy.stats import permutation_test
 
-from skipbench.metrics.intervals import bootstrap, interval, resample_weights
+from skipbench.metrics.intervals import bootstrap, flip_test, interval, resample_weights
 from skipbench.metrics.segmentation import class_counts, confusion, miou_percent, scores
 
 
@@ -135,3 +136,23 @@ def test_interval_agrees_with_scipy():
         ),
         abs=0.1,
     )
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 9, 40])
+def test_flips_against_scipy(count):
+    rng = np.random.default_rng(count)
+    differences = rng.normal(0.4, 1, count)
+    found = flip_test(np.concatenate([differences, [0.0, np.nan]]))  # these two say nothing
+    if count == 1:
+        assert found == 1.0
+        return
+    theirs = permutation_test(
+        (differences,), np.mean, permutation_type="samples", n_resamples=20_000, rng=1
+    ).pvalue
+    assert found == pytest.approx(theirs, abs=1e-12 if count <= 9 else 0.015)
+
+
+def test_a_handful_of_images_is_never_sure():
+    assert flip_test(np.full(6, 3.0)) == 2 / 2**6
+    assert flip_test(np.zeros(6)) == flip_test(np.array([])) == 1.0
+    assert flip_test(np.full(30, 3.0)) < 1e-3

@@ -156,15 +156,16 @@ examined = {}
 # -- the same by plain code, written from the protocol alone
 
 
-def seen_hw(size_hw, size):
-    """What an image is resized to; of short:N the shorter side has N pixels."""
-    if size == "native":
-        return size_hw
+def seen_hw(size_hw, size, patch):
+    """What an image is resized to: of short:N the shorter side has N pixels, or as many as are
+    nearest to it in whole patches."""
     which, _, side = size.partition(":")
     if which == "short":
         scale = int(side) / min(size_hw)
-        return round(size_hw[0] * scale), round(size_hw[1] * scale)
-    return tuple(map(int, size.split("x")))
+        size_hw = round(size_hw[0] * scale), round(size_hw[1] * scale)
+    elif size != "native":
+        size_hw = tuple(map(int, size.split("x")))
+    return tuple(max(round(length / patch), 1) * patch for length in size_hw)
 
 
 class Plain:
@@ -177,19 +178,18 @@ class Plain:
 
     def _tokens(self, model, name, block):
         """(height, width, channels) float64."""
-        backbone, patch = load(self.world / f"{model}.pth"), STATES[model]["patch"]
+        backbone = load(self.world / f"{model}.pth")
         pixels = self.images[name]
-        height, width = self.seen(name)
+        height, width = self.seen(model, name)
         small = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
         mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-        canvas = np.zeros((-(-height // patch) * patch, -(-width // patch) * patch, 3))
-        canvas[:height, :width] = (np.asarray(small) / 255 - mean) / deviation
+        canvas = (np.asarray(small) / 255 - mean) / deviation
         batch = torch.from_numpy(canvas.transpose(2, 0, 1)[None].astype(np.float32))
         found = backbone(batch, [block], ["tokens_norm"]).patches[block, "tokens_norm"]
         return found[0].double().numpy()
 
-    def seen(self, name):
-        return seen_hw(self.images[name].shape[:2], self.size)
+    def seen(self, model, name):
+        return seen_hw(self.images[name].shape[:2], self.size, STATES[model]["patch"])
 
     def scores(self, model, block, names, components=3, mask=False):
         """(height, width, components) and what is shown, by name: of one fit on all of these."""
@@ -209,8 +209,8 @@ class Plain:
             wanted, wanted_shown = reference[name]
             if patches[0] != patches[1]:
                 rows, columns = (
-                    (np.arange(count) + 0.5) * patches[0] / patches[1] - 0.5
-                    for count in wanted.shape[:2]
+                    (np.arange(there) + 0.5) / there * here - 0.5
+                    for there, here in zip(wanted.shape[:2], values.shape[:2], strict=True)
                 )
                 values = plain_linear(values, rows, columns)
                 near = [(p + 0.5).astype(int).clip(0, n - 1)
@@ -231,27 +231,20 @@ class Plain:
         for name, (values, shown) in scores.items():
             colours = ((values - low) / (high - low)).clip(0, 1)
             colours[~shown] = 0
-            drawn[name] = self.enlarged(model, name, colours, upsample)
+            drawn[name] = self.enlarged(name, colours, upsample)
         return drawn
 
-    def enlarged(self, model, name, colours, upsample):
-        patch, size_hw = STATES[model]["patch"], self.images[name].shape[:2]
-        if upsample == "bilinear" and self.size == "native":
+    def enlarged(self, name, colours, upsample):
+        size_hw = self.images[name].shape[:2]
+        if upsample == "bilinear":
             grid = torch.from_numpy(colours.transpose(2, 0, 1)[None])
-            whole = [patch * side for side in colours.shape[:2]]
-            large = interpolate(grid, size=whole, mode="bilinear")[0].numpy().transpose(1, 2, 0)
-            large = large[: size_hw[0], : size_hw[1]]  # what was padded is not shown
-        elif self.size == "native":
-            large = np.kron(colours, np.ones((patch, patch, 1)))[: size_hw[0], : size_hw[1]]
+            large = interpolate(grid, size=size_hw, mode="bilinear")[0].numpy().transpose(1, 2, 0)
         else:
             rows, columns = (
-                (np.arange(shown) + 0.5) * seen / shown / patch
-                for shown, seen in zip(size_hw, self.seen(name), strict=True)
+                (np.arange(shown) + 0.5) / shown * seen
+                for shown, seen in zip(size_hw, colours.shape[:2], strict=True)
             )
-            if upsample == "bilinear":
-                large = plain_linear(colours, rows - 0.5, columns - 0.5)
-            else:
-                large = colours[np.ix_(rows.astype(int), columns.astype(int))]
+            large = colours[np.ix_(rows.astype(int), columns.astype(int))]
         return np.round(255 * large).astype(np.uint8)
 
 
@@ -420,15 +413,15 @@ def test_components_by_plain_code(run, bare, plain, tmp_path, components):
 def test_the_same_features_as_extract_gives(run, bare, world, plain, tmp_path):
     """Queries, stored as float16, of a block that is neither first nor last."""
     how = ("--feature", "queries", "--layers", "1", "--store-dtype", "fp16", "--fit", "all")
-    assert run("a", tmp_path, *how).exit_code == 0
+    assert run("a", tmp_path, *how, size="40x56").exit_code == 0
     with package.extract(
-        load(world / "a.pth"), world / "photos", layers="1", tensors=["queries"], size="native",
+        load(world / "a.pth"), world / "photos", layers="1", tensors=["queries"], size="40x56",
         store_dtype="fp16", cache=tmp_path / "cache",
     ) as store:  # fmt: skip
         tokens = {name: store[i]["queries.1"].double().numpy() for i, name in enumerate(NAMES)}
     fit = plain_pca([values.reshape(-1, 64) for values in tokens.values()], 3)
     scores = {n: (plain_scores(fit, v), np.ones(v.shape[:2], bool)) for n, v in tokens.items()}
-    for name, drawn in plain("native").painted("a", scores, "nearest").items():
+    for name, drawn in plain("40x56").painted("a", scores, "nearest").items():
         close(tmp_path / "a.pth_skip" / f"{name}.png", drawn)
 
 
@@ -599,7 +592,7 @@ def test_the_table_of_figures_is_the_records(done, bare):
             assert float(row[name]) == pytest.approx(told[name], rel=1e-5)
         listed = [float(row[f"component_{i}"]) for i in range(1, 5)]
         assert listed == pytest.approx(told["components"], rel=1e-5)
-        assert row["coherence"] == row["turned"] == row["colour_coherence"] == ""
+        assert row["coherence"] == row["upside_down"] == row["colour_coherence"] == ""
         assert (row["agreement"] == "") is (row["checkpoint"] == "a.pth")
         assert row["degenerate"] == "0"
 
@@ -624,7 +617,7 @@ def test_a_record_says_how_it_was_made(done, bare):
     [again] = [s.result for s in package.read_results("out") if s.result.id == record.id]
     assert again == read_result(Path("out", f"{record.id}.json")) == record
     arrays = read_arrays(Path("out", f"{record.id}.npz"))
-    assert arrays["explained"].shape == (3, 2, 2) and arrays["counts"].shape == (3, 2)
+    assert arrays["explained"].shape == (3, 2, 2) and arrays["total_variation"].shape == (3, 2)
 
 
 def test_what_does_not_matter_is_the_same_record_with_the_same_figures(run, bare):
@@ -704,6 +697,15 @@ def plain_variation(values):
     return np.mean(lengths) / np.sqrt((pdist(values.reshape(-1, channels)) ** 2).mean())
 
 
+def plain_own_colours(plain, name, segments):
+    """The share of the mean colours of patches, without a model."""
+    height, width = plain.seen("a", name)
+    small = Image.fromarray(plain.images[name]).resize((width, height), Image.Resampling.BILINEAR)
+    rows = np.split(np.asarray(small, float), height // 8, axis=0)
+    colours = np.array([[p.mean((0, 1)) for p in np.split(r, width // 8, axis=1)] for r in rows])
+    return plain_share(colours, plain_segments(segments, (height, width), 8))
+
+
 def check_figures(record, arrays, plain, names, segments, fit):
     """segments: HW integers by name, or None of an image that has none."""
     blocks = record.features["blocks"]
@@ -724,9 +726,9 @@ def check_figures(record, arrays, plain, names, segments, fit):
                     "colour_variation": plain_variation(scores[name][0]),
                 }
                 if segments:
-                    grid = plain_segments(segments[name], plain.seen(name), 8)
+                    grid = plain_segments(segments[name], plain.seen("a", name), 8)
                     found["between"] = plain_share(tokens[name], grid)
-                    found["turned"] = plain_share(tokens[name], grid[::-1, ::-1])
+                    found["upside_down"] = plain_share(tokens[name], grid[::-1, ::-1])
                     found["colour_between"] = plain_share(scores[name][0], grid)
                 by_image[name] = found
         for key in found:
@@ -742,18 +744,25 @@ def check_figures(record, arrays, plain, names, segments, fit):
         if segments:
             shares = {
                 "coherence": "between",
-                "turned": "turned",
+                "upside_down": "upside_down",
                 "colour_coherence": "colour_between",
             }
             for key, of in shares.items():
                 assert row[key] == pytest.approx(100 * means[of], rel=2e-3)
-        name = "coherence" if segments else "smoothness"
-        score = arrays["between"] if segments else 1 - arrays["total_variation"]
-        assert row[name] == pytest.approx(100 * np.nanmean(score[:, place]), rel=1e-5)
-        low, high = row["interval"]
-        assert low <= row[name] <= high and low < high
-    assert record.metrics["headline"] == name and record.metrics["block"] == blocks[-1]
-    assert record.metrics[name] == record.metrics["blocks"][-1][name]
+            low, high = row["interval"]
+            assert low <= row["coherence"] <= high and low < high
+        else:
+            assert row["coherence"] is None and row["interval"] is None
+    assert record.metrics["block"] == blocks[-1]
+    assert record.metrics["coherence"] == record.metrics["blocks"][-1]["coherence"]
+    assert record.metrics.get("headline") == ("coherence" if segments else None)
+    if not segments:
+        assert "counts" not in arrays and "pixels" not in arrays
+        return
+    own = [plain_own_colours(plain, name, segments[name]) for name in names]
+    np.testing.assert_allclose(arrays["pixels"], own, rtol=2e-3)
+    assert record.metrics["pixels"] == pytest.approx(100 * np.nanmean(own), rel=2e-3)
+    score = arrays["between"]
     known = ~np.isnan(score[:, -1])
     assert arrays["counts"][:, 1].tolist() == known.tolist()
     np.testing.assert_allclose(arrays["counts"][known, 0], score[known, -1], rtol=1e-6)
@@ -771,14 +780,13 @@ def test_figures_of_shapes_by_plain_code(run, bare, world, fit):
     arrays = read_arrays(Path("out", f"{record.id}.npz"))
     check_figures(record, arrays, Plain(world, images, "short:70"), list(images), segments, fit)
     assert record.dataset["name"] == "shapes" and record.dataset["partial"]
-    for word in ("between segments %", "turned %", "95 % interval", "upside down"):
+    for word in ("between segments %", "95 % interval", "upside down %", "own colours"):
         assert word in shown.stdout
     for row in record.metrics["blocks"]:
         assert re.search(rf" {row['block']} .* {row['coherence']:.1f} ", shown.stdout)
-    assert "smoothness" not in record.metrics
 
 
-def test_figures_of_plain_pictures_are_about_smoothness(done, bare, plain):
+def test_figures_of_plain_pictures(done, bare, plain):
     [record] = done("a", "out", "--layers", "all").values()
     arrays = read_arrays(Path("out", f"{record.id}.npz"))
     check_figures(record, arrays, plain("native"), NAMES, None, "image")
@@ -843,11 +851,11 @@ def test_figures_of_objects_in_coco_by_plain_code(run, bare, world):
         == 0
     )
     assert records("x")[0].id != usual
-    # And without any, there is only smoothness.
+    # And without any, there is no headline.
     shutil.rmtree("data/coco/annotations")
     shown = run("a", "y", "--data-root", "data", images="dataset:coco")
     assert shown.exit_code == 0 and "no segments are known" in shown.stdout
-    assert records("y")[0].metrics["headline"] == "smoothness"
+    assert "headline" not in records("y")[0].metrics
 
 
 def test_tables_gates_comparisons_and_pages_read_these_records(run, world, cli):
@@ -954,7 +962,7 @@ def test_pictures_of_any_shape(done, request, size_hw):
     for model in "ac":
         drawn = pixels_of(Path("out", f"{model}.pth_skip", "odd.png"))
         assert drawn.shape == (*size_hw, 3)
-        tokens = math.prod(-(-side // STATES[model]["patch"]) for side in size_hw)
+        tokens = math.prod(max(round(n / STATES[model]["patch"]), 1) for n in size_hw)
         assert (len(np.unique(drawn)) > 1) is (tokens > 1)
         assert found[f"{model}.pth"].metrics["degenerate"] == int(tokens == 1)
         assert "NaN" not in Path("out", f"{found[f'{model}.pth'].id}.json").read_text()
@@ -1481,3 +1489,37 @@ def test_a_picture_named_as_a_page(run, name):
     shown = run("a", "out", images=Path("mine").absolute())
     assert shown.exit_code == 0, shown.stderr
     assert len(files_in("out/a.pth_skip")) == 2
+
+
+def test_a_pixel_more_moves_nothing_much(done, bare):
+    """Images are resized to whole patches: a row of padding would have colours, and count."""
+    for i in range(3):
+        small = np.random.default_rng(i).integers(0, 256, (6, 8, 3), np.uint8)
+        for folder, size_wh in (("exact", (64, 48)), ("more", (65, 49))):
+            whole = Image.fromarray(small).resize(size_wh, Image.Resampling.BICUBIC)
+            put(Path(folder, f"{i}.png"), np.asarray(whole))
+    found = [
+        done("a", f"{folder}-pca", images=Path(folder).absolute())["a.pth"].metrics
+        for folder in ("exact", "more")
+    ]
+    for key in ("effective_rank", "explained", "total_variation"):
+        assert found[0][key] == pytest.approx(found[1][key], rel=0.03), key
+
+
+def test_what_an_earlier_run_has_drawn_is_not_drawn_again(run, bare, world):
+    shutil.copytree(world / "photos", "mine")
+    for _ in range(2):
+        shown = run("a", "mine/pca", images=Path("mine").absolute())
+        assert shown.exit_code == 0, shown.stderr
+        assert "\n3 images" in shown.stdout
+
+
+@pytest.mark.parametrize("names", [("x", "x"), ("x", " ")])
+def test_names_that_tell_nothing_apart(run, names):
+    shown = run("ab", "out", *(word for name in names for word in ("--name", name)))
+    assert shown.exit_code == 2 and "a name of its own" in shown.stderr
+
+
+def test_a_data_set_called_by_its_bare_name(run):
+    shown = run("a", "out", images="coco")
+    assert shown.exit_code == 4 and "Did you mean dataset:coco?" in shown.stderr

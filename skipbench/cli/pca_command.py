@@ -138,8 +138,8 @@ def pca(
 ) -> None:
     """Show the principal components of frozen tokens as colours, and how coherent they are.
 
-    All blocks come from one pass over the images for each checkpoint; features are stored, so that
-    other blocks' pictures, another --fit or --background cost no further pass.
+    All blocks come from one pass over the images for each checkpoint. Their features are stored:
+    another --fit or --background costs no further pass.
     """
     from pathlib import Path
 
@@ -159,7 +159,8 @@ def pca(
     check_layers(layers)
     parse_size(size)
     known.check_each("--residual", residual or ["auto"], len(ckpt), one_for_all=True)
-    known.check_each("--name", name or ckpt, len(ckpt))
+    if name:
+        known.check_names(name, len(ckpt))
     at_once, most = options.batch_size(batch_size), parse_bytes(cache_limit)
     variants = residual or ["auto"]
     readings = [
@@ -174,7 +175,9 @@ def pca(
     from skipbench.runs.splits import open_pictures
 
     which: dict[str, Any] = {"split": split, "limit": limit, "skip_bad": skip_bad}
-    data = open_pictures(images, root=data_root, **which)  # said before torch is loaded
+    data = open_pictures(
+        images, root=data_root, out=Path(out), **which
+    )  # said before torch is loaded
 
     from skipbench.runs.picturing import open_pca
 
@@ -200,8 +203,11 @@ def show(run: "PcaRun", ids: "list[str]") -> None:
     console = wide_page()
     data, asked = run.data, run.asked
     partial = ", partial" if data.partial else ""
-    console.print(f"\n[bold]{shown(data.name)} {data.split}[/bold], {len(data):,} images{partial}")
-    words = [f"{asked.components} components of {asked.feature}"]
+    name = "" if data.name == "images" else f"[bold]{shown(data.name)} {data.split}[/bold], "
+    images = "1 image" if len(data) == 1 else f"{len(data):,} images"
+    console.print(f"\n{name}{images}{partial}")
+    many = "1 component" if asked.components == 1 else f"{asked.components} components"
+    words = [f"{many} of {asked.feature}"]
     words.append("fitted to each image" if asked.fit == "image" else "fitted to all images")
     if asked.background == "mask":
         words.append("foreground alone")
@@ -224,10 +230,9 @@ COLUMNS = {
     "explained %": ("explained", ".1f"),
     "effective rank": ("effective_rank", ".1f"),
     "total variation": ("total_variation", ".3f"),
-    "smoothness %": ("smoothness", ".1f"),
     "between segments %": ("coherence", ".1f"),
     "95 % interval": ("interval", ".1f"),
-    "turned %": ("turned", ".1f"),
+    "upside down %": ("upside_down", ".1f"),
     "of colours %": ("colour_coherence", ".1f"),
     "colours alike %": ("agreement", ".1f"),
     "flat images": ("degenerate", "d"),
@@ -263,13 +268,21 @@ def _number(row: "Mapping[str, Any]", key: str, how: str) -> str:
 
 def _remarks(run: "PcaRun") -> list[str]:
     """What the columns mean."""
-    from skipbench.runs._pca_record import headline
+    from skipbench.runs._pca_record import headline, pixels
 
-    lines = ["", "total variation: neighbours' distance to that of any two tokens; 1 is noise"]
-    if any(headline(figures) == "coherence" for figures in run.figures):
-        lines.append("between segments: share of the variance, 100 where each is of one colour; "
-                     "turned: by the same segments upside down, which is chance")  # fmt: skip
+    lines = ["", "total variation: distance of neighbours to that of any two tokens; 1 is noise"]
+    if any(map(headline, run.figures)):
+        own = pixels(run.figures[0])
+        reference = "" if own is None else f"; of the images' own colours: {own:.1f}"
+        lines += [
+            f"between segments: share of the features' variance (coherence){reference}",
+            "upside down: by the same segments turned, which is chance",
+        ]
     else:
-        lines.append("no segments are known of these images: dataset:NAME of one with masks "
-                     "tells how well regions agree")  # fmt: skip
+        lines.append("no segments are known of these images, so no coherence: dataset:NAME has "
+                     "some, if it has masks or is COCO with its annotations")  # fmt: skip
+    if len(run.models) > 1 and run.asked.align:
+        first = run.models[0].title
+        lines.append(f"colours alike: how much of {first}'s colours the others reach; where it is "
+                     "low, the same thing cannot have the same colour")  # fmt: skip
     return lines

@@ -28,3 +28,10 @@ def check_each(
     """As many as there are checkpoints, or one for all of them."""
     if len(given) != checkpoints and not (one_for_all and len(given) == 1):
         raise UsageError(f"{option}: {len(given)} for {checkpoints} checkpoints; give one for each")
+
+
+def check_names(names: Sequence[str], checkpoints: int) -> None:
+    check_each("--name", names, checkpoints)
+    for place, name in enumerate(names):
+        if not name.strip() or name in names[:place]:
+            raise UsageError(f"--name {name!r}: give each checkpoint a name of its own")

@@ -15,6 +15,7 @@ from scipy.special import bdtr, ndtr, ndtri
 
 RESAMPLES = 2000
 METHOD = "BCa"
+EXACT_FLIPS, FLIPS = 12, 10_000  # images of which all signs are tried; else so many draws
 SIGNIFICANT = 0.06  # of p_value: the edge of a 95 % interval, and a resample or two
 
 
@@ -92,6 +93,22 @@ def sign_test(a: np.ndarray, b: np.ndarray) -> float:
     such images promises too much."""
     differ, only_b = int((a != b).sum()), int((b > a).sum())
     return float(min(1.0, 2 * bdtr(min(only_b, differ - only_b), differ, 0.5))) if differ else 1.0
+
+
+def flip_test(differences: np.ndarray) -> float:
+    """Two-sided, of a mean of paired differences: how often it would be as far from 0 if the sign
+    of each were tossed for. Exact of a few; NaN counts for nothing."""
+    known = differences[~np.isnan(differences) & (differences != 0)]
+    if not len(known):
+        return 1.0
+    exact = len(known) <= EXACT_FLIPS
+    if exact:
+        signs = np.arange(2 ** len(known))[:, None] >> np.arange(len(known)) & 1
+    else:
+        signs = np.random.default_rng(0).integers(0, 2, (FLIPS, len(known)), np.int8)
+    sums = np.abs((2.0 * signs - 1) @ known)
+    as_far = int((sums >= abs(known.sum()) * (1 - 1e-12)).sum())
+    return as_far / len(sums) if exact else (1 + as_far) / (1 + FLIPS)
 
 
 def exact_interval(hits: int, images: int, level: float = 0.95) -> tuple[float, float]:

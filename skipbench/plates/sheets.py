@@ -19,7 +19,7 @@ from skipbench.plates.lettering import font, in_two, length, line_height, plain,
 from skipbench.plates.pdf import Pdf, png_pixels, whole
 
 INK, PAPER, FAINT = (24, 24, 24), (255, 255, 255), (110, 110, 110)
-LEAST_DPI, WIDEST_INCHES = 300, 7
+LEAST_DPI, LARGEST_INCHES = 300, (7, 9.5)  # wide and high: what print leaves of A4 and Letter
 TITLE_POINTS, HEADING_POINTS, SMALL_POINTS = 9, (8, 7, 6, 5.5), 5.5
 TALLEST = 1.51  # of a column's width: an upright 2:3 photograph whose sides were rounded fits
 
@@ -157,8 +157,9 @@ def _scaled(picture: Source, width: int) -> Image.Image:
 
 
 def dpi_of(page: Image.Image) -> float:
-    """In print: 300, or more where the page would be wider than 7 inches."""
-    return max(LEAST_DPI, page.width / WIDEST_INCHES)
+    """In print: 300, or more where the page would be wider or higher than a page has room for."""
+    width, height = LARGEST_INCHES
+    return max(LEAST_DPI, page.width / width, page.height / height)
 
 
 def save_pages(pages: Iterable[Image.Image], stem: Path) -> list[Path]:

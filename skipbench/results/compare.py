@@ -17,6 +17,7 @@ from skipbench.errors import DataError, NumbersError, UsageError
 from skipbench.metrics.boxes import share_percent
 from skipbench.metrics.intervals import (
     RESAMPLES,
+    flip_test,
     interval,
     leave_one_out,
     p_value,
@@ -34,12 +35,7 @@ log = logging.getLogger("skipbench")
 
 Score = Callable[[np.ndarray], np.ndarray]
 
-SHARES = (
-    "corloc",
-    "iou",
-    "coherence",
-    "smoothness",
-)  # means over images: a score and a one for each
+SHARES = ("corloc", "iou", "coherence")  # means over images: a score and a one for each
 
 
 @dataclass(frozen=True)
@@ -213,6 +209,8 @@ def chance_of(one: "Side", other: "Side", drawn: np.ndarray) -> float:
     """p of the difference. drawn: its resamples."""
     if one.is_hits and other.is_hits:
         return sign_test(one.counts[0][:, 0], other.counts[0][:, 0])
+    if one.is_by_image and other.is_by_image:  # a few images make the resamples too sure
+        return flip_test(other.by_image - one.by_image)
     return p_value(drawn)
 
 
@@ -268,14 +266,18 @@ class Side:
         return tuple(total(counts)[-1].ravel().tolist())
 
     @property
+    def is_by_image(self) -> bool:
+        """The mean of scores of images, of each once or not at all."""
+        counts = self.counts[0]
+        return (
+            len(self.counts) == 1 and counts.ndim == 2 and bool(np.isin(counts[:, 1], (0, 1)).all())
+        )
+
+    @property
     def is_hits(self) -> bool:
         """Each image right or wrong, once."""
         counts = self.counts[0]
-        return (
-            len(self.counts) == 1
-            and counts.ndim == 2
-            and bool(np.isin(counts[:, 0], (0, 1)).all() and (counts[:, 1] == 1).all())
-        )
+        return self.is_by_image and bool(np.isin(counts[:, 0], (0, 1)).all() and counts[:, 1].all())
 
     def _mean(self, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         return np.mean([of(counts) for counts in self.counts], axis=0)

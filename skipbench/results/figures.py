@@ -29,7 +29,6 @@ FACTS = (
 MANY_DEGENERATE = 0.05  # of the images: more are told wherever the figure is shown
 METRICS = {
     "miou": "mIoU", "corloc": "CorLoc", "iou": "IoU", "coherence": "coherence",
-    "smoothness": "smoothness",
 }  # fmt: skip
 BY_BLOCK = ("tokencut", "pca")  # evaluations that score each block by itself
 OPTIMIZERS = {"adamw": "AdamW", "soap": "SOAP", "sgd": "SGD", "lars": "LARS", "adam": "Adam"}
@@ -173,8 +172,10 @@ class Figure:
         if not self.by_block:
             told = where == "val"
             return "learning rate chosen on the validation images, as papers do" if told else ""
-        if len(self.blocks) < 2 or where is None:  # PCA is told of the deepest block
+        if len(self.blocks) < 2:
             return ""
+        if where is None:
+            return f"of block {self.result.metrics.get('block')}, the deepest"
         if where == "holdout":
             return "block chosen on one half of the images, scored on the other"
         block = self.result.metrics.get("block")

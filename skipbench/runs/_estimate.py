@@ -77,7 +77,7 @@ def estimate_tokencut(run: Discovery) -> Estimate:
 def estimate_pca(run: PcaRun) -> Estimate:
     """Of one checkpoint. Pictures are drawn again, features are not computed again."""
     model, keeping = run.models[0], run.asked.keeping
-    few = run.data[: max(1, min(TRIAL_IMAGES, len(run.data)))]
+    few = model.pictures[: max(1, min(TRIAL_IMAGES, len(run.data)))]
     compute(model.backbone, few[:1], model.spec, workers=keeping.workers)
     started = time.monotonic()
     model.features = compute(model.backbone, few, model.spec, batch_size=keeping.batch_size)
@@ -88,7 +88,7 @@ def estimate_pca(run: PcaRun) -> Estimate:
     per_picture = (time.monotonic() - started) / len(few)
     left = len(run.data)
     if not keeping.in_memory:
-        left = missing_images(model.backbone, run.data.items, model.spec, keeping.cache)
+        left = missing_images(model.backbone, model.pictures, model.spec, keeping.cache)
     plan = model.features.plan
     per_token = DTYPES[run.asked.store_dtype].itemsize * model.backbone.facts.width
     tokens = sum(map(plan.tokens, range(len(few)))) / len(few)

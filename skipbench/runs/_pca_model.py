@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from skipbench.backbones.vit import Backbone
-from skipbench.datasets import Dataset
+from skipbench.datasets import Dataset, Item
 from skipbench.evaluations._pca_settings import COMPONENTS, SIZE, Background, Fit, Upsample
 from skipbench.evaluations._pixels import Grid
 from skipbench.evaluations.pca import Components, Moments, principal
 from skipbench.features.held import Features
 from skipbench.features.layers import parse_layers
-from skipbench.images import pad_mask, parse_size, resize_mask
+from skipbench.images import Picture, parse_size, resize_mask, target_hw
 from skipbench.metrics.coherence import majority
 from skipbench.pipeline import Inspection, say_what_is_adapted
-from skipbench.records import FeatureSpec, StoreDtype
+from skipbench.records import FeatureSpec, Size, StoreDtype
 from skipbench.runs._held import Keeping
 
 
@@ -54,6 +54,37 @@ class Painted:
         return self.scores[:0, 0] if self.flat else self.scores[self.shown]
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """A picture resized to whole patches: tokens of padding would have colours, and count."""
+
+    item: Item
+    hw: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        return self.item.name
+
+    def read(self, size: Size = None) -> np.ndarray:
+        return self.item.read(self.hw if size is None else size)
+
+    def size_hw(self) -> tuple[int, int]:
+        return self.hw
+
+    def mark(self) -> str:
+        return f"{self.item.mark()} fitted {self.hw[0]}x{self.hw[1]}"
+
+
+def fitted(data: Dataset, size: Size, patch: int) -> tuple[Sequence[Picture], Size]:
+    """The pictures, and the size at which they are read: as they are, where that is in whole
+    patches (then others may have stored their features), else each at the nearest."""
+    sizes_hw = [target_hw(item.size_hw(), size) for item in data]
+    whole_hw = [tuple(max(1, round(n / patch)) * patch for n in hw) for hw in sizes_hw]
+    if sizes_hw == whole_hw:
+        return data.items, size
+    return [Fitted(item, hw) for item, hw in zip(data, whole_hw, strict=True)], None  # type: ignore[arg-type]
+
+
 class Model:
     """A checkpoint, and its features of the pictures."""
 
@@ -70,9 +101,8 @@ class Model:
         self.title, self.call = title, call
         self.backbone: Backbone = inspection.backbone(asked.precision)
         self.blocks = parse_layers(asked.layers, self.backbone.depth)
-        self.spec = FeatureSpec(
-            self.blocks, (asked.feature,), parse_size(asked.size), asked.store_dtype
-        )
+        self.pictures, size = fitted(data, parse_size(asked.size), self.patch)
+        self.spec = FeatureSpec(self.blocks, (asked.feature,), size, asked.store_dtype)
         self.features: Features
         self.seconds = {"features": 0.0, "fitting": 0.0, "drawing": 0.0}
         self._last: tuple[tuple[int, int], np.ndarray] | None = None
@@ -90,7 +120,7 @@ class Model:
         say_what_is_adapted(self.backbone, self.spec)
         started = time.monotonic()
         label, keeping = f"features of {self.name}", self.asked.keeping
-        self.features = keeping.features(self.backbone, self.data.items, self.spec, label)
+        self.features = keeping.features(self.backbone, self.pictures, self.spec, label)
         self.seconds["features"] = time.monotonic() - started
         return self.features
 
@@ -113,7 +143,14 @@ class Model:
     def segments(self, image: int) -> np.ndarray:
         """(height, width) of the grid: the segment that most of a token's pixels belong to."""
         at_input = resize_mask(self.data[image].segments(), self.features.plan.sizes_hw[image])
-        return majority(pad_mask(at_input, self.patch, fill=-1), self.patch)
+        return majority(at_input, self.patch)
+
+    def pixels(self, image: int) -> np.ndarray:
+        """(tokens, 3): the mean colour of each patch, as the model sees it."""
+        height, width = self.features.plan.grid_hw(image)
+        colours = self.pictures[image].read(self.spec.size).astype(np.float64)
+        blocks = colours.reshape(height, self.patch, width, self.patch, 3)
+        return blocks.mean((1, 3)).reshape(-1, 3)
 
     def components(
         self, place: int, images: Sequence[int], shown: Sequence[np.ndarray]

@@ -105,7 +105,8 @@ class Folder:
             self._waiting.popleft().result()
         models = self.run.models
         deepest = [(number, len(model.blocks) - 1) for number, model in enumerate(models)]
-        names = [model.title for model in models]
+        apart = len({model.blocks[-1] for model in models}) > 1
+        names = [m.title + (f", block {m.blocks[-1]}" if apart else "") for m in models]
         jobs = [(self.out / "sheet", names, deepest, self._note(deepest))]
         for number, model in enumerate(models):
             if len(model.blocks) > 1:
@@ -113,7 +114,8 @@ class Folder:
                 titles = [f"block {block}" for block in model.blocks]
                 stem = self.run.folders[number] / "blocks" / "sheet"
                 ensure_writable(stem.parent)
-                jobs.append((stem, titles, places, f"{model.title}: {self._note([])}"))
+                note = f"{model.title}: {self._note(places)}"
+                jobs.append((stem, titles, places, note))
             else:  # nothing of an earlier run stands for this one
                 shutil.rmtree(self.run.folders[number] / "blocks", ignore_errors=True)
         with progress("sheets", len(jobs), "sheets") as advance:
@@ -133,19 +135,21 @@ class Folder:
             yield Row(item.name, [item.read, *drawn])
 
     def _note(self, columns: Sequence[tuple[int, int]]) -> str:
-        """How the pictures were made."""
-        asked = self.run.asked
-        blocks = dict.fromkeys(self.run.models[number].blocks[place] for number, place in columns)
-        count = min(asked.components, 3)
-        words = [f"the first {count} components of {asked.feature}"]
-        if blocks:
-            words[0] += f" of block {' and '.join(map(str, blocks))}"
+        """How the pictures were made, and how much of the variance they show."""
+        asked, models = self.run.asked, self.run.models
+        shown = min(asked.components, 3)
+        what = "the first component" if shown == 1 else f"the first {shown} components"
+        words = [f"{what} of {asked.feature}"]
+        blocks = {models[number].blocks[place] for number, place in columns}
+        words[0] += f" of block {blocks.pop()}" if len(blocks) == 1 else ""
         words.append("fitted to each image" if asked.fit == "image" else "fitted to all images")
         if asked.background == "mask":
-            words.append("foreground alone")
-        if len(columns) > 1 and asked.align:
-            words.append(f"colours turned onto those of {self.run.models[0].title}")
-        return ", ".join(words)
+            words.append("the foreground alone")
+        if asked.align and any(number for number, _ in columns):
+            words.append(f"colours turned onto those of {models[0].title}")
+        shares = [self.run.figures[n].explained[:, place, :shown] for n, place in columns]
+        told = [f"{100 * np.nanmean(s.sum(-1)):.0f}" for s in shares if not np.isnan(s).all()]
+        return ", ".join(words) + (f"; % of the variance: {', '.join(told)}" if told else "")
 
     def draw_tiles(self, number: int) -> None:
         folder = self.run.asked.out / self.run.ids[number] / "tiles"
@@ -174,7 +178,7 @@ def folder_names(names: Sequence[str]) -> list[str]:
     """Safe, different for each checkpoint, and no name of a file that is written beside them."""
     found: list[str] = []
     for given in names:
-        name = re.sub(r"[^\w.+-]+", "_", Path(given).name).strip("._")[:80] or "model"
+        name = re.sub(r"[^\w.+-]+", "_", given).strip("._")[:80] or "model"
         name += "_" if Path(name).suffix in FILES else ""
         numbered = (f"{name}_{number}" for number in count(2))
         found.append(next(word for word in chain([name], numbered) if word not in found))

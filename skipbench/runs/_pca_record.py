@@ -1,7 +1,7 @@
 """What PCA pictures are like, in numbers: the record, the table and the curves."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,15 +25,15 @@ VERSION = 1
 
 COLUMNS = (
     "block", "explained", "effective_rank", "total_variation", "colour_variation", "coherence",
-    "turned", "colour_coherence", "agreement", "degenerate",
+    "upside_down", "colour_coherence", "agreement", "degenerate",
 )  # fmt: skip
-ENDS = ("low", "high")  # of the 95 % interval of coherence, or of smoothness
+ENDS = ("coherence_low", "coherence_high")  # 95 % interval
 
 
 class Figures:
     """What the pictures of one model are like, by image and block; NaN where it is not known."""
 
-    NAMES = ("total_variation", "between", "turned", "colour_variation", "colour_between")
+    NAMES = ("total_variation", "between", "upside_down", "colour_variation", "colour_between")
 
     def __init__(self, blocks: int, images: int, components: int) -> None:
         def unknown(*more: int) -> np.ndarray:
@@ -45,6 +45,7 @@ class Figures:
         self.deviation = unknown()  # relative to the mean
         self.agreement = unknown()  # with the first checkpoint's colours
         self.flat = np.zeros((images, blocks), bool)
+        self.pixels = np.full(images, np.nan)  # as `between`, of the image's own colours
 
 
 def protocol_part(asked: "Asked") -> dict[str, Any]:
@@ -78,26 +79,17 @@ def identity(run: "PcaRun", number: int) -> str:
     return result_id("pca", run.data.name, determines)
 
 
-def score_by_image(figures: Figures, name: str) -> np.ndarray:
-    """(images, blocks), 0 to 1, NaN where an image has none."""
-    if name == "coherence":
-        return figures.by_image["between"]
-    return 1 - figures.by_image["total_variation"]
-
-
 def headline(figures: Figures) -> str | None:
-    """Where segments are known, how much of the variance they explain; else how smooth it is."""
-    for name in ("coherence", "smoothness"):
-        if not np.isnan(score_by_image(figures, name)[:, -1]).all():
-            return name
-    return None
+    """How much of the variance segments explain; nothing, where none are known. (How smooth
+    features are is no headline: collapsed ones are the smoothest.)"""
+    return None if np.isnan(figures.by_image["between"][:, -1]).all() else "coherence"
 
 
 def rows(run: "PcaRun", number: int) -> list[dict[str, Any]]:
     """By block: means over images; shares in percent, None where there is nothing to say. The
-    headline has an interval."""
+    interval is that of coherence."""
     model, figures = run.models[number], run.figures[number]
-    name, found = headline(figures), []
+    found = []
     for place, block in enumerate(model.blocks):
         mean = {name: _mean(values[:, place]) for name, values in figures.by_image.items()}
         components = [_percent(_mean(share)) for share in figures.explained[:, place].T]
@@ -110,25 +102,21 @@ def rows(run: "PcaRun", number: int) -> list[dict[str, Any]]:
                 "total_variation": mean["total_variation"],
                 "colour_variation": mean["colour_variation"],
                 "coherence": _percent(mean["between"]),
-                "turned": _percent(mean["turned"]),
+                "upside_down": _percent(mean["upside_down"]),
                 "colour_coherence": _percent(mean["colour_between"]),
                 "agreement": _percent(_mean(figures.agreement[:, place])),
                 "degenerate": int(figures.flat[:, place].sum()),
-                **(_with_interval(figures, name, place) if name else {}),
+                "interval": interval_of(figures.by_image["between"][:, place]),
             }
         )
     return found
 
 
-def _with_interval(figures: Figures, name: str, place: int) -> dict[str, Any]:
-    """One image says nothing about others."""
-    scores = score_by_image(figures, name)[:, place]
-    known = int((~np.isnan(scores)).sum())
-    if known < 2:
-        return {name: _percent(_mean(scores)), "interval": None}
-    weights = resample_weights(len(scores), RESAMPLES, 0)
-    value, ends = mean_percent(counts_of(scores), weights)
-    return {name: value, "interval": ends}
+def interval_of(scores: np.ndarray) -> list[float] | None:
+    """95 %, in percent, of a mean over images. One image says nothing about others."""
+    if (~np.isnan(scores)).sum() < 2:
+        return None
+    return mean_percent(counts_of(scores), resample_weights(len(scores), RESAMPLES, 0))[1]
 
 
 def _mean(values: np.ndarray) -> float | None:
@@ -145,7 +133,13 @@ def metrics(run: "PcaRun", number: int) -> dict[str, Any]:
     for row in told:
         row.pop("agreement")  # of the company it was drawn in, not of this model
     name = headline(run.figures[number])
-    return {**({"headline": name} if name else {}), **told[-1], "blocks": told}
+    start = {"headline": name, "pixels": pixels(run.figures[number])} if name else {}
+    return {**start, **told[-1], "blocks": told}
+
+
+def pixels(figures: Figures) -> float | None:
+    """The coherence of the images' own colours: what it takes no model to reach."""
+    return _percent(_mean(figures.pixels))
 
 
 def write(run: "PcaRun", number: int) -> Result:
@@ -161,7 +155,7 @@ def write(run: "PcaRun", number: int) -> Result:
             "layers": run.asked.layers,
             "blocks": model.blocks,
             "tensor": run.asked.feature,
-            "size": size_name(model.spec.size),
+            "size": size_name(parse_size(run.asked.size)),
             "precision": model.backbone.precision,
             "store_dtype": run.asked.store_dtype,
         },
@@ -189,9 +183,9 @@ def arrays(figures: Figures) -> dict[str, np.ndarray]:
         "effective_rank": figures.rank.astype(np.float32),
         "degenerate": figures.flat,
     }
-    name = headline(figures)
-    if name:
-        kept["counts"] = counts_of(score_by_image(figures, name)[:, -1])
+    if headline(figures):
+        kept["pixels"] = figures.pixels.astype(np.float32)
+        kept["counts"] = counts_of(figures.by_image["between"][:, -1])
     return kept
 
 
@@ -228,21 +222,26 @@ def panels(run: "PcaRun") -> list[Panel]:
             points = [(row["block"], _or_nan(row[key])) for row in its]
             bands = _bands(run.figures[number], key)
             curves.append(Curve(model.title, str(model.backbone.residual), points, bands))
-        if any(not math.isnan(y) for curve in curves for _, y in curve.points):
-            found.append(Panel(title, "block", unit, curves))
+        if all(math.isnan(y) for curve in curves for _, y in curve.points):
+            continue
+        if key == "coherence":
+            curves.append(_level(run, [x for curve in curves for x, _ in curve.points]))
+        found.append(Panel(title, "block", unit, curves))
     return found
+
+
+def _level(run: "PcaRun", places: Sequence[float]) -> Curve:
+    """The images' own colours, whatever the block."""
+    level = _or_nan(pixels(run.figures[0]))
+    ends = [(place, level) for place in (min(places), max(places))]
+    return Curve("the images' own colours", "none", ends)
 
 
 def _bands(figures: Figures, key: str) -> list[tuple[float, float] | None]:
-    """95 % intervals of what is a mean over images; total variation is 1 less what is smooth."""
-    name = {"coherence": "coherence", "total_variation": "smoothness"}.get(key)
-    if name is None:
-        return []
-    found: list[tuple[float, float] | None] = []
-    for place in range(figures.flat.shape[1]):
-        low, high = _with_interval(figures, name, place)["interval"] or (math.nan, math.nan)
-        found.append((low, high) if name == key else (1 - high / 100, 1 - low / 100))
-    return found
+    """95 % intervals of what is a mean over images."""
+    name, unit = {"coherence": ("between", 1.0), "total_variation": (key, 0.01)}.get(key, ("", 0.0))
+    ends = [interval_of(scores) for scores in figures.by_image[name].T] if name else []
+    return [(unit * pair[0], unit * pair[1]) if pair else None for pair in ends]
 
 
 def _or_nan(value: float | None) -> float:

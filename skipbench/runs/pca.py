@@ -85,6 +85,8 @@ class PcaRun:
         return self.models[0].backbone
 
     def run(self) -> list[Result]:
+        if (self.folder / "sheet.png").exists():
+            log.info("%s has pictures of an earlier run: its sheet is drawn anew", self.folder)
         for place in (self.folder, *self.folders):
             ensure_writable(place)
         with ExitStack() as open_now:
@@ -182,8 +184,10 @@ class PcaRun:
             segments = self._segments_of(model, image)
             scores, seen = painted.scores.reshape(len(values), -1), painted.shown
             found["between"] = between_share(values, segments.ravel())
-            found["turned"] = between_share(values, segments[::-1, ::-1].ravel())
+            found["upside_down"] = between_share(values, segments[::-1, ::-1].ravel())
             found["colour_between"] = between_share(scores, np.where(seen, segments, -1).ravel())
+            if np.isnan(figures.pixels[image]):
+                figures.pixels[image] = between_share(model.pixels(image), segments.ravel())
         for name, value in found.items():
             figures.by_image[name][image, place] = value
 

@@ -19,6 +19,7 @@ from skipbench.evaluations._pca_settings import (
     Upsample,
     check_components,
     check_each,
+    check_names,
 )
 from skipbench.images import ImageItem, parse_size
 from skipbench.pipeline import Inspection, inspect
@@ -105,6 +106,7 @@ def open_pca(
         root=options.get("data_root"),
         limit=options.get("limit", IMAGES),
         skip_bad=options.get("skip_bad", 0),
+        out=asked.out,
     )
     opened = inspections or [
         inspect(path, **reading) for path, reading in zip(paths, readings, strict=True)
@@ -125,7 +127,7 @@ def readings_of(count: int, options: Mapping[str, Any]) -> list[Any]:
     variants = [residual] if isinstance(residual, str) else list(residual)
     check_each("--residual", variants, count, one_for_all=True)
     if names:
-        check_each("--name", names, count)
+        check_names(names, count)
     shared = {k: v for k, v in reading_of(options).items() if k != "residual"}
     found = []
     for number in range(count):

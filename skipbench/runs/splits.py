@@ -16,6 +16,7 @@ from skipbench.datasets import (
     Items,
     decodable,
     find_folder,
+    names,
     open_dataset,
     source,
     without_empty,
@@ -88,8 +89,12 @@ def open_pictures(
     root: str | Path | None = None,
     limit: int | None = None,
     skip_bad: int = 0,
+    out: Path | None = None,
 ) -> Dataset:
-    """Files and folders as they are, or `dataset:NAME`: then with what is known of its images."""
+    """Files and folders as they are, or `dataset:NAME`: then with what is known of its images.
+
+    out: where pictures are drawn.
+    """
     given = [str(source) for source in sources if not isinstance(source, ImageItem)]
     if any(word.startswith(OF_DATASET) for word in given):
         if len(sources) > 1:
@@ -98,13 +103,16 @@ def open_pictures(
         return open_dataset(name, split, root=root, limit=limit, skip_bad=skip_bad)
     if split is not None:
         raise UsageError(f"--split goes with {OF_DATASET}NAME: files and folders have none")
-    found: Sequence[ImageItem] = find_images(sources)
+    for word in given:
+        if word in names() and not Path(word).exists():
+            raise DataError(f"no such image or folder: {word}. Did you mean {OF_DATASET}{word}?")
+    found = _originals(sources, out)
     if limit is not None and limit < len(found):
         log.info("the first %d of %d pictures; --limit takes more", limit, len(found))
         found = found[:limit]
     kept = decodable(found, skip_bad, "these pictures") if skip_bad else found
     if not kept:
-        raise DataError("none of these pictures can be decoded")
+        raise DataError("no picture is left of those that were given")
     bad = tuple(item.name for item in found if item not in kept)
     items = {
         name: Item(name, item.path) for name, item in zip(_told_apart(kept), kept, strict=True)
@@ -113,6 +121,17 @@ def open_pictures(
         name="images", split="all", folder=None, items=Items(list(items), items.__getitem__),
         labels=None, kind="images", official=None, bad=bad,
     )  # fmt: skip
+
+
+def _originals(sources: Sequence[str | Path | ImageItem], out: Path | None) -> list[ImageItem]:
+    """Without those that an earlier run has drawn, where it was told to do so in a folder of them:
+    `skipbench pca .`"""
+    found = list(find_images(sources))
+    place = out.resolve() if out else None
+    folders = {Path(s).resolve() for s in sources if not isinstance(s, ImageItem)}
+    if place is None or not folders & set(place.parents):
+        return found
+    return [item for item in found if not item.path.resolve().is_relative_to(place)]
 
 
 def _told_apart(items: Sequence[ImageItem]) -> list[str]:

@@ -102,7 +102,7 @@ class PcaKind(Kind):
         if keeping.in_memory:
             return []
         what = run.data.split
-        return [Need(model.backbone, run.data.items, model.spec, keeping, what, lambda: None)]
+        return [Need(model.backbone, model.pictures, model.spec, keeping, what, lambda: None)]
 
     def do(self, run: "PcaRun") -> list[Result]:
         return run.run()

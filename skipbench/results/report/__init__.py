@@ -122,7 +122,7 @@ def _content(shown: Shown) -> dict[str, Any]:
         ],
         "classes": by_class(pairs),
         "pictures": pictures.groups,
-        "coherent": any(e.first.metric in ("coherence", "smoothness") for e in found),
+        "coherent": any(e.first.metric == "coherence" for e in found),
         "records": page_records(shown.records, found),
         "anchors": anchors_of(shown.records),
         "version": __version__,
