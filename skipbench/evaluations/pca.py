@@ -45,10 +45,10 @@ class Moments:
         """tokens: (tokens, width), of any precision."""
         if not len(tokens):
             return
-        values = _in_torch(tokens).to(self._sum.device).double()
+        values = _in_torch(tokens).to(self._sum.device).to(torch.float64, copy=True)
         if self._shift is None:
             self._shift = values.mean(0)
-        values = values - self._shift
+        values -= self._shift
         self.count += len(values)
         self._sum += values.sum(0)
         width = len(self._sum)
