@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
+from itertools import chain, count
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -74,6 +75,16 @@ def write_csv(path: Path, rows: Iterable[Iterable[object]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_whole(path, text.getvalue().encode("utf-8", "surrogateescape"))
+
+
+def unlike(words: Iterable[str], taken: Iterable[str] = (), form: str = "{}_{}") -> list[str]:
+    """Each as it is, or with the first number that makes it another than all before it."""
+    used, found = set(taken), []
+    for word in words:
+        numbered = (form.format(word, number) for number in count(2))
+        found.append(next(name for name in chain([word], numbered) if name not in used))
+        used.add(found[-1])
+    return found
 
 
 def append_line(path: Path, line: str) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from skipbench.files import unlike
 from skipbench.pictures import UNLABELLED, Cell, blend, draw_boxes, paint, sheet
 
 
@@ -33,3 +34,9 @@ def test_sheet_keeps_aspect_ratios_and_has_a_legend():
     assert (with_legend == [1, 99, 2]).all(2).sum() > 100
     many = [(f"class {i}", (i, 99, i)) for i in range(60)]
     assert sheet([[Cell(red)]], many, 100).height > with_legend.shape[0] + 200
+
+
+def test_names_are_told_apart():
+    assert unlike(["a", "b", "a", "a_2", "a"]) == ["a", "b", "a_2", "a_2_2", "a_3"]
+    assert unlike(["sheet", "x"], taken=["sheet"]) == ["sheet_2", "x"]
+    assert unlike(["a", "a"], form="{} ({})") == ["a", "a (2)"]

@@ -10,12 +10,10 @@ OUT/<id>/tiles/                    the first pictures, for the report's page
 """
 
 import re
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,7 +22,7 @@ from PIL import Image
 
 from skipbench.engine.progress import progress
 from skipbench.evaluations.pca import FLAT, colours, limits, resampled
-from skipbench.files import ensure_writable, write_csv
+from skipbench.files import ensure_writable, unlike, write_csv
 from skipbench.images import read_image
 from skipbench.pictures import save
 from skipbench.plates import Row, chart, pages, save_pages
@@ -39,6 +37,10 @@ TILES = 12
 BACKGROUND = 0.0  # black, as in DINOv2's figures
 FILES = (".png", ".pdf", ".csv", ".json", ".npz")
 WRITERS, WAITING = 2, 8  # threads that write pictures, and pictures that wait for them
+
+
+# Where it is written, without its ending; titles; model and place of each column; a note.
+Sheet = tuple[Path, list[str], list[tuple[int, int]], str]
 
 
 class Folder:
@@ -103,31 +105,37 @@ class Folder:
         """Once all pictures are drawn: sheets of them, curves, tiles."""
         while self._waiting:
             self._waiting.popleft().result()
-        models = self.run.models
-        deepest = [(number, len(model.blocks) - 1) for number, model in enumerate(models)]
-        apart = len({model.blocks[-1] for model in models}) > 1
-        names = [m.title + (f", block {m.blocks[-1]}" if apart else "") for m in models]
-        jobs = [(self.out / "sheet", names, deepest, self._note(deepest))]
-        for number, model in enumerate(models):
-            if len(model.blocks) > 1:
-                places = [(number, place) for place in range(len(model.blocks))]
-                titles = [f"block {block}" for block in model.blocks]
-                stem = self.run.folders[number] / "blocks" / "sheet"
-                ensure_writable(stem.parent)
-                note = f"{model.title}: {self._note(places)}"
-                jobs.append((stem, titles, places, note))
-            else:  # nothing of an earlier run stands for this one
-                shutil.rmtree(self.run.folders[number] / "blocks", ignore_errors=True)
-        with progress("sheets", len(jobs), "sheets") as advance:
-            for stem, titles, columns, note in jobs:
-                drawn = pages(["image", *titles], self._rows(columns), note=note)
-                save_pages(drawn, stem)
+        sheets = [self._by_checkpoint(), *self._by_block()]
+        with progress("sheets", len(sheets), "sheets") as advance:
+            for stem, titles, columns, note in sheets:
+                save_pages(pages(["image", *titles], self._rows(columns), note=note), stem)
                 advance(1)
         curves = self.out / "curves.png"
-        curves.unlink(missing_ok=True)
-        if any(len(model.blocks) > 1 for model in models):
+        if (self.out / "figures.csv").exists():
+            curves.unlink(missing_ok=True)  # nothing of an earlier run stands for this one
+        if len(sheets) > 1:
             save(chart(panels(self.run)), curves)
         write_csv(self.out / "figures.csv", table(self.run))
+
+    def _by_checkpoint(self) -> Sheet:
+        """The deepest block of each."""
+        models = self.run.models
+        columns = [(number, len(model.blocks) - 1) for number, model in enumerate(models)]
+        apart = len({model.blocks[-1] for model in models}) > 1
+        titles = [m.title + (f", block {m.blocks[-1]}" if apart else "") for m in models]
+        return self.out / "sheet", titles, columns, self._note(columns)
+
+    def _by_block(self) -> Iterator[Sheet]:
+        """For each checkpoint of which there are several."""
+        for number, model in enumerate(self.run.models):
+            folder = self.run.folders[number] / "blocks"
+            if folder.is_dir():
+                save_pages([], folder / "sheet")  # those of an earlier run go
+            if len(model.blocks) > 1:
+                ensure_writable(folder)
+                columns = [(number, place) for place in range(len(model.blocks))]
+                titles = [f"block {block}" for block in model.blocks]
+                yield folder / "sheet", titles, columns, f"{model.title}: {self._note(columns)}"
 
     def _rows(self, columns: Sequence[tuple[int, int]]) -> Iterator[Row]:
         for image, item in enumerate(self.run.data):
@@ -176,10 +184,5 @@ def _rgb(shares: np.ndarray) -> np.ndarray:
 
 def folder_names(names: Sequence[str]) -> list[str]:
     """Safe, different for each checkpoint, and no name of a file that is written beside them."""
-    found: list[str] = []
-    for given in names:
-        name = re.sub(r"[^\w.+-]+", "_", given).strip("._")[:80] or "model"
-        name += "_" if Path(name).suffix in FILES else ""
-        numbered = (f"{name}_{number}" for number in count(2))
-        found.append(next(word for word in chain([name], numbered) if word not in found))
-    return found
+    safe = [re.sub(r"[^\w.+-]+", "_", name).strip("._")[:80] or "model" for name in names]
+    return unlike(f"{name}_" if Path(name).suffix in FILES else name for name in safe)

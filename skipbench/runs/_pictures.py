@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from PIL import Image
 from skipbench.datasets import Dataset, Item
 from skipbench.errors import UsageError
 from skipbench.evaluations.probe import Scenes, predict
-from skipbench.files import ensure_writable, write_whole
+from skipbench.files import ensure_writable, unlike, write_whole
 from skipbench.images import ImageItem
 from skipbench.metrics.segmentation import miou_percent
 from skipbench.pictures import Cell, blend, legend_of, paint, save, sheet
@@ -154,14 +153,8 @@ def file_names(names: Sequence[str]) -> list[str]:
     number where that, too, is not enough."""
     flat = [_short(name.replace("/", "_")) for name in names]
     times = Counter(Path(name).stem for name in flat)
-    taken, found = {"sheet"}, []
-    for name in flat:
-        stem = Path(name).stem
-        first = stem if times[stem] == 1 else name
-        numbered = (f"{first}_{number}" for number in count(2))
-        found.append(next(word for word in chain([first], numbered) if word not in taken))
-        taken.add(found[-1])
-    return found
+    first = [Path(name).stem if times[Path(name).stem] == 1 else name for name in flat]
+    return unlike(first, taken=["sheet"])
 
 
 def _short(name: str) -> str:

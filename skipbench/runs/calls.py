@@ -141,6 +141,13 @@ def open_probe(
     return Probe(inspection or inspect(ckpt, **reading_of(options)), train, val, asked)
 
 
+def check_choices(*choices: tuple[str, object, Sequence[object]]) -> None:
+    """Each an option, its value, and those that there are."""
+    for option, value, known in choices:
+        if value not in known:
+            raise UsageError(f"--{option} {value!r}: give {', '.join(map(str, known))}")
+
+
 def keeping_of(options: Mapping[str, Any]) -> Keeping:
     """How features are computed, and where what takes long is kept."""
     return Keeping(

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from skipbench.datasets import Dataset, decodable
-from skipbench.errors import UsageError
 from skipbench.evaluations._cut_settings import EPS, METHODS, SCORES, TAU, Method, Score, check_cut
 from skipbench.images import ImageItem, find_images, parse_size
 from skipbench.pipeline import Inspection, Reading, inspect
 from skipbench.records import PRECISIONS, TENSORS, Result
-from skipbench.runs.calls import call_of, keeping_of, reading_of
+from skipbench.runs.calls import call_of, check_choices, keeping_of, reading_of
 from skipbench.runs.splits import open_objects
 from skipbench.runs.tokencut import Asked, Discovery, Finder
 
@@ -115,15 +114,13 @@ def _layers(given: str | int | Iterable[int]) -> str:
 
 def check(asked: Asked) -> None:
     """What can be said before anything is opened."""
-    for option, value, known in (
+    check_choices(
         ("method", asked.method, METHODS),
         ("feature", asked.feature, TENSORS),
         ("score", asked.score, SCORES),
         ("select", asked.select, ("val", "holdout")),
         ("precision", asked.precision, PRECISIONS),
-    ):
-        if value not in known:
-            raise UsageError(f"--{option} {value!r}: give {', '.join(known)}")
+    )
     check_cut(asked.tau, asked.eps)
     parse_size(asked.size)
 

@@ -194,7 +194,7 @@ class PcaRun:
     def _segments_of(self, model: Model, image: int) -> np.ndarray:
         key = model.patch, image
         if key not in self._segments:
-            self._segments[key] = model.segments(image)
+            self._segments[key] = model.segments(image).astype(np.int32)
         return self._segments[key]
 
     @cached_property

@@ -25,7 +25,7 @@ from skipbench.images import ImageItem, parse_size
 from skipbench.pipeline import Inspection, inspect
 from skipbench.records import PRECISIONS, TENSORS, PositionRule, Result, StoreDtype
 from skipbench.runs._pca_model import Asked
-from skipbench.runs.calls import call_of, keeping_of, reading_of
+from skipbench.runs.calls import call_of, check_choices, keeping_of, reading_of
 from skipbench.runs.pca import PcaRun
 from skipbench.runs.splits import OF_DATASET, open_pictures
 
@@ -190,16 +190,14 @@ def asked_of(options: Mapping[str, Any]) -> Asked:
         keeping=keeping_of(options),
         out=Path(options.get("out", "pca")),
     )
-    for option, value, known in (
+    check_choices(
         ("feature", asked.feature, TENSORS),
         ("fit", asked.fit, FITS),
         ("upsample", asked.upsample, UPSAMPLING),
         ("background", asked.background, BACKGROUNDS),
         ("precision", asked.precision, PRECISIONS),
         ("store-dtype", asked.store_dtype, get_args(StoreDtype)),
-    ):
-        if value not in known:
-            raise UsageError(f"--{option} {value!r}: give {', '.join(known)}")
+    )
     check_components(asked.components)
     parse_size(asked.size)
     return asked

@@ -4,7 +4,6 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +23,7 @@ from skipbench.datasets import (
 from skipbench.engine.parallel import in_parallel
 from skipbench.errors import DataError, UsageError, some_of
 from skipbench.evaluations._protocols import Protocol
+from skipbench.files import unlike
 from skipbench.images import ImageItem, find_images
 
 log = logging.getLogger("skipbench")
@@ -137,12 +137,10 @@ def _originals(sources: Sequence[str | Path | ImageItem], out: Path | None) -> l
 def _told_apart(items: Sequence[ImageItem]) -> list[str]:
     """Their names; with the folder, where several have one name, and with a number if need be."""
     times = Counter(item.name for item in items)
-    found: dict[str, None] = {}
-    for item in items:
-        first = item.name if times[item.name] == 1 else f"{item.path.parent.name}/{item.name}"
-        numbered = (f"{first} ({number})" for number in count(2))
-        found[next(name for name in chain([first], numbered) if name not in found)] = None
-    return list(found)
+    return unlike(
+        (i.name if times[i.name] == 1 else f"{i.path.parent.name}/{i.name}" for i in items),
+        form="{} ({})",
+    )
 
 
 def _with_background(data: Dataset) -> Dataset:
