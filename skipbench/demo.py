@@ -105,7 +105,7 @@ def probe_shapes(ckpt: Path, folder: Path) -> list[Result]:
 
     how: dict[str, Any] = {
         "size": "160x208",
-        "epochs": 10,
+        "epochs": 5,
         "device": "cpu",
         "out": folder / "results",
         "cache": str(folder / "cache"),

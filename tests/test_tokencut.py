@@ -343,7 +343,7 @@ def test_same_object_in_features_of_photographs(residual):
         *feature_graphs(backbone, embedded_photographs((192, 288)), [1], ["keys"], (0.2, 0.6)),
     ]  # fmt: skip
     if residual == "skipless":
-        photo = embedded_photographs((360, 640))[:1]
+        photo = embedded_photographs((240, 400))[:1]
         graphs += feature_graphs(backbone, photo, [1], ["keys"], [0.2])
     tally = check_features(residual, graphs)
     assert len(tally.degenerate) < len(graphs) / 3
