@@ -257,6 +257,22 @@ def test_one_image_or_no_counts_cannot_be_paired(tmp_path, cli):
     assert done.exit_code == 4 and "no counts by image" in done.stderr
 
 
+@pytest.mark.parametrize("images", [5, 6])
+def test_so_few_images_that_no_outcome_could_fail(tmp_path, cli, images):
+    """Scores of images, all of them halved: p is 2 / 2^images."""
+    path = tmp_path / "b.json"
+    scores = np.linspace(0.5, 0.9, images)[:, None]
+    for name, share in (("before", 1.0), ("now", 0.5)):
+        result, arrays = tokencut_result(share * scores, blocks=[3], score="masks")
+        write_result(tmp_path / name, result, arrays)
+    cli("check", tmp_path / "before", "--baseline", path, "--update", "--paired")
+    done = cli("check", tmp_path / "now", "--baseline", path, "--paired")
+    if images == 5:
+        assert done.exit_code == 2 and "5 images can show no difference" in done.stderr
+    else:
+        assert done.exit_code == 5 and "worse" in done.stdout
+
+
 def test_only_one_rule(gate):
     done = gate(50.0, "--tolerance", "1", "--paired")
     assert done.exit_code == 2 and "one of" in done.stderr

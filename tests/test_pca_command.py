@@ -31,6 +31,7 @@ from typer.testing import CliRunner
 import skipbench as package
 from skipbench.cli import app
 from skipbench.datasets import open_dataset
+from skipbench.evaluations._pca_settings import MARK
 from skipbench.features.stream import Extractor
 from skipbench.results.store import read_arrays, read_result
 from skipbench.runs.pca import PcaRun
@@ -90,7 +91,9 @@ def table(path):
 
 
 def files_in(folder):
-    return {p.relative_to(folder).as_posix() for p in Path(folder).rglob("*") if p.is_file()}
+    """But for the mark that it is a folder of pictures."""
+    found = {p.relative_to(folder).as_posix() for p in Path(folder).rglob("*") if p.is_file()}
+    return found - {MARK}
 
 
 @pytest.fixture(scope="module")
@@ -489,7 +492,7 @@ def test_files_of_one_block(done):
         *(f"a.pth_skip/{name}.png" for name in NAMES),
         *(f"{record.id}/tiles/{i:05d}_{w}.png" for i in range(3) for w in ("image", "pca")),
     }  # fmt: skip
-    assert not list(Path("out").rglob(".*"))  # nothing half-written, no probe
+    assert [p.name for p in Path("out").rglob(".*")] == [MARK]  # nothing half-written, no probe
     for name, size_hw in SIZES_HW.items():
         assert pixels_of(Path("out", "a.pth_skip", f"{name}.png")).shape[:2] == size_hw
     [named] = done("a", "named", "--name", "Größe & x/y").values()
@@ -584,16 +587,16 @@ def test_the_table_of_figures_is_the_records(done, bare):
     found = done("ab", "out", "--layers", "all", "--components", "4")
     rows = table("out/figures.csv")
     assert [(r["checkpoint"], r["residual"], int(r["block"])) for r in rows] == [
-        (f"{model}.pth", "skip", block) for model in "ab" for block in range(3)
+        (f"{model}.pth (skip)", "skip", block) for model in "ab" for block in range(3)
     ]
     for row in rows:
-        told = found[row["checkpoint"]].metrics["blocks"][int(row["block"])]
+        told = found[row["checkpoint"].removesuffix(" (skip)")].metrics["blocks"][int(row["block"])]
         for name in ("explained", "effective_rank", "total_variation", "colour_variation"):
             assert float(row[name]) == pytest.approx(told[name], rel=1e-5)
         listed = [float(row[f"component_{i}"]) for i in range(1, 5)]
         assert listed == pytest.approx(told["components"], rel=1e-5)
         assert row["coherence"] == row["upside_down"] == row["colour_coherence"] == ""
-        assert (row["agreement"] == "") is (row["checkpoint"] == "a.pth")
+        assert (row["agreement"] == "") is (row["checkpoint"] == "a.pth (skip)")
         assert row["degenerate"] == "0"
 
 
@@ -1523,3 +1526,54 @@ def test_names_that_tell_nothing_apart(run, names):
 def test_a_data_set_called_by_its_bare_name(run):
     shown = run("a", "out", images="coco")
     assert shown.exit_code == 4 and "Did you mean dataset:coco?" in shown.stderr
+
+
+@pytest.mark.parametrize("own", ["figures.csv", "sheet.png", "a.pth_skip/mine.png"])
+def test_nothing_of_the_users_is_drawn_over(run, own):
+    put(Path("mine", "x.png"), scene((24, 40)))
+    Path("out", own).parent.mkdir(parents=True)
+    Path("out", own).write_text("mine")
+    shown = run("a", "out", images=Path("mine").absolute())
+    assert shown.exit_code == 2 and "is there already" in shown.stderr
+    assert files_in("out") == {own} and Path("out", own).read_text() == "mine"
+
+
+def test_pictures_of_another_run_are_no_photographs(run, bare, world):
+    shutil.copytree(world / "photos", "mine")
+    for out in ("mine/pca", "mine/other"):
+        shown = run("a", out, images=Path("mine").absolute())
+        assert shown.exit_code == 0 and "\n3 images" in shown.stdout, shown.stderr
+
+
+def test_two_folders_of_one_name(run, bare, world):
+    for place, model in (("x/runs", "a"), ("y/runs", "b")):
+        Path(place).mkdir(parents=True)
+        shutil.copy(world / f"{model}.pth", Path(place, "same.pth"))
+    shown = run("", "out", "--ckpt", "x/runs/same.pth", "--ckpt", "y/runs/same.pth")
+    assert shown.exit_code == 0, shown.stderr
+    titles = [row["checkpoint"] for row in table("out/figures.csv")]
+    assert titles == ["runs/same.pth (skip)", "runs/same.pth (skip) (2)"]
+
+
+def test_records_of_pictures_alone_have_nothing_to_compare(run, bare, cli):
+    assert run("ab", "out").exit_code == 0
+    ids = [record.id for record in records("out")]
+    shown = cli("compare", "out", *ids)
+    assert shown.exit_code == 2 and "pictures alone" in shown.stderr
+
+
+def test_why_there_is_no_coherence(cli, bare, world):
+    """Segments are known, but the deepest block has nothing to say of them."""
+    ckpt = flat(world, Path("mine"))
+    how = ("--ckpt", ckpt, "--residual", "skip", "--size", "64", "--limit", "2", "--out", "out")
+    state = torch.load(ckpt)
+    torch.save(state | {"norm.weight": torch.zeros(64)}, ckpt)
+    shown = cli("pca", "dataset:shapes", *how)
+    assert shown.exit_code == 0, shown.stderr
+    assert "are all alike" in shown.stdout and "no segments are known" not in shown.stdout
+    assert "own colours" in shown.stdout
+
+
+def test_all_images_are_all_images_again(bare, world):
+    run = open_pca(world / "a.pth", world / "photos", limit=None, residual="skip", names="x")
+    assert run.models[0].call["limit"] is None and run.models[0].title == "x"

@@ -51,7 +51,8 @@ def check(
         bool,
         typer.Option(
             "--paired",
-            help="Or: worse where the paired 95 % interval over images lies below 0. With "
+            help="Or: worse where the paired 95 % interval over images lies below 0, and p says "
+            "the same. With "
             "--update: keep the counts by image that this needs.",
         ),
     ] = False,

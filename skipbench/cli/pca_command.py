@@ -175,9 +175,7 @@ def pca(
     from skipbench.runs.splits import open_pictures
 
     which: dict[str, Any] = {"split": split, "limit": limit, "skip_bad": skip_bad}
-    data = open_pictures(
-        images, root=data_root, out=Path(out), **which
-    )  # said before torch is loaded
+    data = open_pictures(images, root=data_root, **which)  # said before torch is loaded
 
     from skipbench.runs.picturing import open_pca
 
@@ -271,12 +269,18 @@ def _remarks(run: "PcaRun") -> list[str]:
     from skipbench.runs._pca_record import headline, pixels
 
     lines = ["", "total variation: distance of neighbours to that of any two tokens; 1 is noise"]
-    if any(map(headline, run.figures)):
+    if any(item.has_segments for item in run.data):
         own = pixels(run.figures[0])
         reference = "" if own is None else f"; of the images' own colours: {own:.1f}"
         lines += [
             f"between segments: share of the features' variance (coherence){reference}",
-            "upside down: by the same segments turned, which is chance",
+            "upside down: by the same segments turned, which takes no knowledge of objects",
+        ]
+        lines += [
+            f"{model.title}: no coherence, for tokens of the deepest block are all alike, or "
+            "images have one segment each"
+            for model, figures in zip(run.models, run.figures, strict=True)
+            if not headline(figures)
         ]
     else:
         lines.append("no segments are known of these images, so no coherence: dataset:NAME has "

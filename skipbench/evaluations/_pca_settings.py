@@ -15,10 +15,11 @@ BACKGROUNDS: tuple[Background, ...] = get_args(Background)
 IMAGES = 40  # the first of COCO val2017, as in the paper
 COMPONENTS, MOST_COMPONENTS = 3, 12  # three are one picture
 SIZE = "short:448"
+MARK = ".skipbench-pca"  # in a folder that pictures are drawn into
 
 
 def check_components(number: int) -> None:
-    if not 1 <= number <= MOST_COMPONENTS:
+    if not isinstance(number, int) or not 1 <= number <= MOST_COMPONENTS:
         raise UsageError(f"--components {number}: give a number from 1 to {MOST_COMPONENTS}")
 
 

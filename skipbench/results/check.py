@@ -214,6 +214,8 @@ def _paired(line: Expected, entry: Entry, wanted: Baseline) -> Verdict:
     images = len(now.counts[0])
     if images < 2:
         raise UsageError(f"{line.figure}: one image says nothing of others; give --tolerance")
+    if now.is_by_image and 2 * 0.5**images > SIGNIFICANT:  # p, were all of them worse
+        raise UsageError(f"{line.figure}: {images} images can show no difference; give --tolerance")
     weights = resample_weights(images, RESAMPLES, seed=0)
     drawn = now.resampled(weights).value - before.resampled(weights).value
     low, high = interval(drawn)

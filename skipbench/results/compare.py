@@ -99,7 +99,11 @@ def compare(
     sides = [_records(name, there) for name in (a, b)]
     if select:
         sides = [selected_on(side, select) for side in sides]
-    pairs = _pairs(*map(entries, sides))
+    figures = [entries(side) for side in sides]
+    for name, told in zip((a, b), figures, strict=True):
+        if not told:
+            raise UsageError(f"{name}: no figure to compare; its records are of pictures alone")
+    pairs = _pairs(*figures)
     found, trouble = [], None
     for pair in pairs:
         sides = [[figure.stored for figure in entry.figures] for entry in pair]

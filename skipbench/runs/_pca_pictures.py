@@ -9,6 +9,7 @@ OUT/curves.png, figures.csv        what pictures are like, in numbers
 OUT/<id>/tiles/                    the first pictures, for the report's page
 """
 
+import logging
 import re
 import time
 from collections import deque
@@ -21,8 +22,10 @@ import numpy as np
 from PIL import Image
 
 from skipbench.engine.progress import progress
+from skipbench.errors import UsageError
+from skipbench.evaluations._pca_settings import MARK
 from skipbench.evaluations.pca import FLAT, colours, limits, resampled
-from skipbench.files import ensure_writable, unlike, write_csv
+from skipbench.files import ensure_writable, unlike, write_csv, write_whole
 from skipbench.images import read_image
 from skipbench.pictures import save
 from skipbench.plates import Row, chart, pages, save_pages
@@ -33,14 +36,35 @@ if TYPE_CHECKING:
     from skipbench.runs._pca_model import Model, Painted
     from skipbench.runs.pca import PcaRun
 
+log = logging.getLogger("skipbench")
+
 TILES = 12
 BACKGROUND = 0.0  # black, as in DINOv2's figures
 FILES = (".png", ".pdf", ".csv", ".json", ".npz")
+WRITTEN = ("sheet.png", "sheet.pdf", "figures.csv", "curves.png")
 WRITERS, WAITING = 2, 8  # threads that write pictures, and pictures that wait for them
 
 
 # Where it is written, without its ending; titles; model and place of each column; a note.
 Sheet = tuple[Path, list[str], list[tuple[int, int]], str]
+
+
+def claim(folder: Path, inside: Sequence[Path]) -> None:
+    """Nothing of anyone else's is drawn over. inside: folders that pictures go into."""
+    ensure_writable(folder)
+    if (folder / MARK).exists() or any(folder.glob("pca-*.json")):
+        log.info("%s has pictures of an earlier run: those of the same name go", folder)
+    else:
+        there = [folder / name for name in WRITTEN if (folder / name).exists()]
+        there += [place for place in inside if place.is_dir() and any(place.iterdir())]
+        if there:
+            raise UsageError(
+                f"{there[0]} is there already, and not of `skipbench pca`: "
+                "give another folder with --out"
+            )
+    write_whole(folder / MARK, b"")
+    for place in inside:
+        ensure_writable(place)
 
 
 class Folder:
@@ -111,8 +135,7 @@ class Folder:
                 save_pages(pages(["image", *titles], self._rows(columns), note=note), stem)
                 advance(1)
         curves = self.out / "curves.png"
-        if (self.out / "figures.csv").exists():
-            curves.unlink(missing_ok=True)  # nothing of an earlier run stands for this one
+        curves.unlink(missing_ok=True)  # nothing of an earlier run stands for this one
         if len(sheets) > 1:
             save(chart(panels(self.run)), curves)
         write_csv(self.out / "figures.csv", table(self.run))
@@ -153,11 +176,12 @@ class Folder:
         words.append("fitted to each image" if asked.fit == "image" else "fitted to all images")
         if asked.background == "mask":
             words.append("the foreground alone")
-        if asked.align and any(number for number, _ in columns):
+        figures = [(self.run.figures[number], place) for number, place in columns]
+        if not all(np.isnan(one.agreement[:, place]).all() for one, place in figures):
             words.append(f"colours turned onto those of {models[0].title}")
-        shares = [self.run.figures[n].explained[:, place, :shown] for n, place in columns]
-        told = [f"{100 * np.nanmean(s.sum(-1)):.0f}" for s in shares if not np.isnan(s).all()]
-        return ", ".join(words) + (f"; % of the variance: {', '.join(told)}" if told else "")
+        shares = [one.explained[:, place, :shown].sum(-1) for one, place in figures]
+        told = ["–" if np.isnan(s).all() else f"{100 * np.nanmean(s):.0f}" for s in shares]
+        return f"{', '.join(words)}; % of the variance: {', '.join(told)}"
 
     def draw_tiles(self, number: int) -> None:
         folder = self.run.asked.out / self.run.ids[number] / "tiles"

@@ -201,7 +201,7 @@ def table(run: "PcaRun") -> Iterator[list[Any]]:
             ends = row.get("interval") or [None, None]
             values = [*(row[name] for name in COLUMNS), *ends, *row["components"]]
             numbers = ["" if v is None else f"{v:.6g}" for v in values]
-            yield [model.name, model.backbone.residual, *numbers]
+            yield [model.title, model.backbone.residual, *numbers]
 
 
 PANELS = (

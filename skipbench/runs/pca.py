@@ -24,13 +24,12 @@ from skipbench.engine.parallel import in_parallel
 from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
 from skipbench.evaluations.pca import Components, foreground, resampled, rotation_onto
-from skipbench.files import ensure_writable
 from skipbench.metrics.coherence import between_share, effective_rank, total_variation
 from skipbench.pipeline import Inspection
 from skipbench.records import Result
 from skipbench.runs import _pca_record as written
 from skipbench.runs._pca_model import Asked, Model, Painted
-from skipbench.runs._pca_pictures import Folder, folder_names
+from skipbench.runs._pca_pictures import Folder, claim, folder_names
 from skipbench.runs._pca_record import Figures
 from skipbench.runs._pictures import keep_originals
 
@@ -85,10 +84,7 @@ class PcaRun:
         return self.models[0].backbone
 
     def run(self) -> list[Result]:
-        if (self.folder / "sheet.png").exists():
-            log.info("%s has pictures of an earlier run: its sheet is drawn anew", self.folder)
-        for place in (self.folder, *self.folders):
-            ensure_writable(place)
+        claim(self.folder, self.folders)
         with ExitStack() as open_now:
             for model in self.models:
                 open_now.enter_context(model.look())
@@ -170,6 +166,10 @@ class PcaRun:
     ) -> None:
         figures, model = self.figures[number], self.models[number]
         figures.flat[image, place] = painted.flat
+        known = self.data[image].has_segments
+        if known and np.isnan(figures.pixels[image]):
+            segments = self._segments_of(model, image)
+            figures.pixels[image] = between_share(model.pixels(image), segments.ravel())
         if painted.flat:
             return
         figures.explained[image, place] = components.explained
@@ -180,14 +180,12 @@ class PcaRun:
             "total_variation": total_variation(values.reshape(*painted.shown.shape, -1)),
             "colour_variation": total_variation(painted.scores, painted.shown),
         }
-        if self.data[image].has_segments:
+        if known:
             segments = self._segments_of(model, image)
             scores, seen = painted.scores.reshape(len(values), -1), painted.shown
             found["between"] = between_share(values, segments.ravel())
             found["upside_down"] = between_share(values, segments[::-1, ::-1].ravel())
             found["colour_between"] = between_share(scores, np.where(seen, segments, -1).ravel())
-            if np.isnan(figures.pixels[image]):
-                figures.pixels[image] = between_share(model.pixels(image), segments.ravel())
         for name, value in found.items():
             figures.by_image[name][image, place] = value
 

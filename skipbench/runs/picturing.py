@@ -21,6 +21,7 @@ from skipbench.evaluations._pca_settings import (
     check_each,
     check_names,
 )
+from skipbench.files import unlike
 from skipbench.images import ImageItem, parse_size
 from skipbench.pipeline import Inspection, inspect
 from skipbench.records import PRECISIONS, TENSORS, PositionRule, Result, StoreDtype
@@ -33,7 +34,8 @@ Images = str | Path | Sequence[str | Path | ImageItem]
 
 
 class PcaOptions(TypedDict, total=False):
-    """As on the command line. residual, names: one for all checkpoints, or one for each."""
+    """As on the command line. residual: one for all checkpoints, or one for each; names: one for
+    each."""
 
     layers: str
     feature: str
@@ -56,7 +58,7 @@ class PcaOptions(TypedDict, total=False):
     workers: int | None
     out: str | Path
     residual: str | Sequence[str]
-    names: Sequence[str]
+    names: str | Sequence[str]
     weights: str | None
     expected: Expected | None
     position_rule: PositionRule | None
@@ -106,7 +108,6 @@ def open_pca(
         root=options.get("data_root"),
         limit=options.get("limit", IMAGES),
         skip_bad=options.get("skip_bad", 0),
-        out=asked.out,
     )
     opened = inspections or [
         inspect(path, **reading) for path, reading in zip(paths, readings, strict=True)
@@ -122,13 +123,15 @@ def readings_of(count: int, options: Mapping[str, Any]) -> list[Any]:
     """How each of so many checkpoints is read."""
     if not count:
         raise UsageError("no checkpoint: give --ckpt")
-    names = list(options.get("names") or [])
+    names = names_of(options)
     residual = options.get("residual", "auto")
     variants = [residual] if isinstance(residual, str) else list(residual)
     check_each("--residual", variants, count, one_for_all=True)
     if names:
         check_names(names, count)
-    shared = {k: v for k, v in reading_of(options).items() if k != "residual"}
+    shared: dict[str, Any] = {k: v for k, v in reading_of(options).items() if k != "residual"}
+    if isinstance(shared.get("expected"), Mapping):  # as a record has it
+        shared["expected"] = Expected(**shared["expected"])
     found = []
     for number in range(count):
         labels = dict(options.get("labels") or {})
@@ -138,13 +141,19 @@ def readings_of(count: int, options: Mapping[str, Any]) -> list[Any]:
     return found
 
 
+def names_of(options: Mapping[str, Any]) -> list[str]:
+    """One checkpoint's may be a plain word."""
+    given = options.get("names") or []
+    return [given] if isinstance(given, str) else list(given)
+
+
 def _titles(
     paths: Sequence[str | Path], opened: Sequence[Inspection], options: Mapping[str, Any]
 ) -> list[str]:
     """What stands above the pictures: what the user calls it, or the file's name and the variant;
     with its folder, where that would be the same for two."""
-    if names := options.get("names"):
-        return list(names)
+    if names := names_of(options):
+        return names
     variants = [one.choice.residual if one.choice else "" for one in opened]
     files = [one.checkpoint.facts.name for one in opened]
     plain = list(zip(files, variants, strict=True))
@@ -153,7 +162,7 @@ def _titles(
         alike = plain.count((file, variant)) > 1
         folder = f"{Path(path).resolve().parent.name}/" if alike else ""
         titles.append(f"{folder}{file} ({variant})")
-    return titles
+    return unlike(titles, form="{} ({})")
 
 
 def _call(
@@ -167,6 +176,8 @@ def _call(
     own = {"residual": reading["residual"], "names": [name] if options.get("names") else []}
     call = call_of(path, "", {**options, **own}, USUAL)
     del call["dataset"]
+    if options.get("limit", IMAGES) is None:  # all of them, which is not usual
+        call["limit"] = None
     listed = [source.path if isinstance(source, ImageItem) else source for source in sources]
     words = [
         str(one) if str(one).startswith(OF_DATASET) else str(Path(one).expanduser().absolute())

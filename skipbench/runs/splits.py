@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from skipbench.datasets import (
 )
 from skipbench.engine.parallel import in_parallel
 from skipbench.errors import DataError, UsageError, some_of
+from skipbench.evaluations._pca_settings import MARK
 from skipbench.evaluations._protocols import Protocol
 from skipbench.files import unlike
 from skipbench.images import ImageItem, find_images
@@ -89,12 +91,8 @@ def open_pictures(
     root: str | Path | None = None,
     limit: int | None = None,
     skip_bad: int = 0,
-    out: Path | None = None,
 ) -> Dataset:
-    """Files and folders as they are, or `dataset:NAME`: then with what is known of its images.
-
-    out: where pictures are drawn.
-    """
+    """Files and folders as they are, or `dataset:NAME`: then with what is known of its images."""
     given = [str(source) for source in sources if not isinstance(source, ImageItem)]
     if any(word.startswith(OF_DATASET) for word in given):
         if len(sources) > 1:
@@ -106,7 +104,7 @@ def open_pictures(
     for word in given:
         if word in names() and not Path(word).exists():
             raise DataError(f"no such image or folder: {word}. Did you mean {OF_DATASET}{word}?")
-    found = _originals(sources, out)
+    found = _originals(sources)
     if limit is not None and limit < len(found):
         log.info("the first %d of %d pictures; --limit takes more", limit, len(found))
         found = found[:limit]
@@ -123,15 +121,11 @@ def open_pictures(
     )  # fmt: skip
 
 
-def _originals(sources: Sequence[str | Path | ImageItem], out: Path | None) -> list[ImageItem]:
-    """Without those that an earlier run has drawn, where it was told to do so in a folder of them:
-    `skipbench pca .`"""
-    found = list(find_images(sources))
-    place = out.resolve() if out else None
+def _originals(sources: Sequence[str | Path | ImageItem]) -> list[ImageItem]:
+    """Without what `skipbench pca` has drawn in a folder among them: `skipbench pca .`"""
     folders = {Path(s).resolve() for s in sources if not isinstance(s, ImageItem)}
-    if place is None or not folders & set(place.parents):
-        return found
-    return [item for item in found if not item.path.resolve().is_relative_to(place)]
+    drawn = cache(lambda folder: (folder / MARK).exists() and bool(folders & set(folder.parents)))
+    return [i for i in find_images(sources) if not any(map(drawn, i.path.resolve().parents))]
 
 
 def _told_apart(items: Sequence[ImageItem]) -> list[str]:
