@@ -13,11 +13,11 @@ from skipbench.datasets._types import Colour as Colour
 from skipbench.datasets._types import Kind
 from skipbench.files import write_whole
 from skipbench.images import IGNORED, resize, resize_boxes, target_hw
+from skipbench.plates.lettering import FAINT, INK, PAPER
 from skipbench.records import Side
 
 MARGIN = 12
 BOXED_HEIGHT = 320
-INK, PAPER, FAINT = (24, 24, 24), (255, 255, 255), (110, 110, 110)
 UNLABELLED = (224, 224, 224)
 BOX_COLOURS = ((230, 57, 70), (29, 120, 116), (244, 162, 97), (69, 123, 157), (106, 76, 147))
 

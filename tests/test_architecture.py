@@ -21,14 +21,14 @@ ALLOWED = {
     "metrics": set(),
     "evaluations": {"metrics", "records", "errors", "engine"},
     "plates": {"files", "images", "errors"},
-    "pictures": {"files", "images", "datasets", "records"},
+    "pictures": {"files", "images", "datasets", "records", "plates"},
     "datasets": BASE | {"images", "engine"},
     "views": BASE | {"images", "datasets"},
     "verify": BASE | {"images", "engine", "datasets"},
     "download": BASE | {"engine"},
     "backbones": BASE | {"checkpoints", "images", "engine"},
     "features": BASE | {"checkpoints", "images", "backbones", "engine"},
-    "results": BASE | {"metrics"},
+    "results": BASE | {"metrics", "plates"},
     "runs": BASE
     | {"backbones", "checkpoints", "datasets", "engine", "evaluations", "features", "images"}
     | {"metrics", "pictures", "pipeline", "plates", "results", "views"},

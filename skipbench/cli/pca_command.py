@@ -205,11 +205,8 @@ def show(run: "PcaRun", ids: "list[str]") -> None:
     images = "1 image" if len(data) == 1 else f"{len(data):,} images"
     console.print(f"\n{name}{images}{partial}")
     many = "1 component" if asked.components == 1 else f"{asked.components} components"
-    words = [f"{many} of {asked.feature}"]
-    words.append("fitted to each image" if asked.fit == "image" else "fitted to all images")
-    if asked.background == "mask":
-        words.append("foreground alone")
-    console.print(", ".join([*words, f"images at {asked.size}"]), markup=False)
+    words = [f"{many} of {asked.feature}", *asked.fitted_to, f"images at {asked.size}"]
+    console.print(", ".join(words), markup=False)
     console.print(_table(run))
     for line in _remarks(run):
         console.print(line, markup=False)
@@ -239,9 +236,9 @@ COLUMNS = {
 
 def _table(run: "PcaRun") -> Any:
     """A row for each checkpoint and block; columns that would be empty are left out."""
-    from skipbench.runs._pca_record import rows
-
-    told = [(model.title, row) for i, model in enumerate(run.models) for row in rows(run, i)]
+    told = [
+        (model.title, row) for model, rows in zip(run.models, run.rows, strict=True) for row in rows
+    ]
     empty = {"degenerate": 0}
     columns = {
         title: (key, how)

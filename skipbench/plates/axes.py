@@ -7,10 +7,12 @@ from math import ceil, floor, log10
 
 from skipbench.plates.lettering import length
 
-MOST_X, MOST_Y = 12, 8  # ticks
+MOST_TICKS, MOST_X, MOST_Y = 7, 12, 8  # on the page, and along the axes of a picture
 
 
-def ticks(low: float, high: float, most: int, whole: bool = False) -> tuple[float, ...]:
+def ticks(
+    low: float, high: float, most: int = MOST_TICKS, whole: bool = False
+) -> tuple[float, ...]:
     """Round numbers in the range: steps of 1, 2 or 5, at most so many of them."""
     rough = (high - low) / most
     power = 10.0 ** floor(log10(rough))

@@ -8,6 +8,8 @@ from unicodedata import combining, normalize
 
 from PIL import ImageFont
 
+INK, PAPER, FAINT = (24, 24, 24), (255, 255, 255), (110, 110, 110)
+
 # Pillow's own font has no glyphs for these.
 SPELT = str.maketrans({"–": "-", "—": "-", "−": "-", "‐": "-", "‑": "-", "×": "x", "→": "->"})
 

@@ -8,10 +8,11 @@ from math import cos, dist, radians, sin
 import numpy as np
 from PIL import ImageDraw
 
+from skipbench.plates.lettering import PAPER
+
 Colour = tuple[int, int, int]
 Spot = tuple[float, float]  # in pixels
 
-PAPER = (255, 255, 255)
 COLOURS = {"skip": (213, 94, 0), "skipless": (0, 114, 178)}  # as on the report's page
 OTHERS = ((0, 158, 115), (204, 121, 167), (86, 86, 86))
 LINE, RIM = 7, 3  # pixels

@@ -12,7 +12,17 @@ from typing import NamedTuple
 from PIL import Image, ImageDraw
 
 from skipbench.plates.axes import Axis, x_axis, y_axis
-from skipbench.plates.lettering import font, in_two, length, plain, shortened, wrapped
+from skipbench.plates.lettering import (
+    FAINT,
+    INK,
+    PAPER,
+    font,
+    in_two,
+    length,
+    plain,
+    shortened,
+    wrapped,
+)
 from skipbench.plates.marks import LINE, Colour, Spot, Style, draw_line, draw_mark, styles_of
 
 SCALE = 3
@@ -22,7 +32,7 @@ SMALL, NORMAL, LARGE = 16 * SCALE, 18 * SCALE, 22 * SCALE  # type
 ROW = 26 * SCALE  # a line of it
 SAMPLE = 56 * SCALE  # of a line, in the legend
 
-INK, PAPER, FAINT, GRID = (24, 24, 24), (255, 255, 255), (110, 110, 110), (230, 230, 230)
+GRID = (230, 230, 230)
 BAND = 50  # of 255: how much of its colour a band has
 
 

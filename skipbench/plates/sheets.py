@@ -15,10 +15,20 @@ from PIL import Image, ImageDraw
 
 from skipbench.files import write_whole
 from skipbench.images import read_image
-from skipbench.plates.lettering import font, in_two, length, line_height, plain, shortened, wrapped
+from skipbench.plates.lettering import (
+    FAINT,
+    INK,
+    PAPER,
+    font,
+    in_two,
+    length,
+    line_height,
+    plain,
+    shortened,
+    wrapped,
+)
 from skipbench.plates.pdf import Pdf, png_pixels, whole
 
-INK, PAPER, FAINT = (24, 24, 24), (255, 255, 255), (110, 110, 110)
 LEAST_DPI, LARGEST_INCHES = 300, (7, 9.5)  # wide and high: what print leaves of A4 and Letter
 TITLE_POINTS, HEADING_POINTS, SMALL_POINTS = 9, (8, 7, 6, 5.5), 5.5
 TALLEST = 1.51  # of a column's width: an upright 2:3 photograph whose sides were rounded fits

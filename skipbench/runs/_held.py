@@ -13,6 +13,7 @@ from skipbench.evaluations.probe import Part, Seen
 from skipbench.features import cache as feature_cache
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.features.held import Features, compute
+from skipbench.features.plan import Plan
 from skipbench.features.store import FeatureStore, open_store
 from skipbench.images import Picture, resize_mask
 from skipbench.records import FeatureSpec
@@ -53,6 +54,11 @@ def _mask_of(picture: Masked, side: int | None) -> np.ndarray:
     return resize_mask(mask, (side, side)) if side else mask
 
 
+def grid_of(plan: Plan, image: int) -> Grid:
+    height, width = plan.sizes_hw[image]
+    return Grid(plan.grid_hw(image), (height / plan.patch, width / plan.patch))
+
+
 class Split:
     """Pictures seen whole."""
 
@@ -70,9 +76,7 @@ class Split:
         return len(self.pictures)
 
     def grid(self, image: int) -> Grid:
-        plan = self.features.plan
-        height, width = plan.sizes_hw[image]
-        return Grid(plan.grid_hw(image), (height / plan.patch, width / plan.patch))
+        return grid_of(self.features.plan, image)
 
     def tokens(self, image: int, rows: np.ndarray | None = None) -> np.ndarray:
         return self.features.tokens(image, self.columns, rows)

@@ -19,7 +19,7 @@ from skipbench.images import Picture, parse_size, resize_mask, target_hw
 from skipbench.metrics.coherence import majority
 from skipbench.pipeline import Inspection, say_what_is_adapted
 from skipbench.records import FeatureSpec, Size, StoreDtype
-from skipbench.runs._held import Keeping
+from skipbench.runs._held import Keeping, grid_of
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,12 @@ class Asked:
     store_dtype: StoreDtype = "fp32"
     keeping: Keeping = field(default_factory=Keeping)
     out: Path = Path("pca")
+
+    @property
+    def fitted_to(self) -> list[str]:
+        """In words."""
+        found = ["fitted to each image" if self.fit == "image" else "fitted to all images"]
+        return [*found, "foreground alone"] if self.background == "mask" else found
 
 
 @dataclass(frozen=True)
@@ -136,9 +142,7 @@ class Model:
         return image in self.features.degenerate[self.spec.columns[place]]
 
     def grid(self, image: int) -> Grid:
-        plan = self.features.plan
-        height, width = plan.sizes_hw[image]
-        return Grid(plan.grid_hw(image), (height / plan.patch, width / plan.patch))
+        return grid_of(self.features.plan, image)
 
     def segments(self, image: int) -> np.ndarray:
         """(height, width) of the grid: the segment that most of a token's pixels belong to."""

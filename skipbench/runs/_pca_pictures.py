@@ -173,9 +173,7 @@ class Folder:
         words = [f"{what} of {asked.feature}"]
         blocks = {models[number].blocks[place] for number, place in columns}
         words[0] += f" of block {blocks.pop()}" if len(blocks) == 1 else ""
-        words.append("fitted to each image" if asked.fit == "image" else "fitted to all images")
-        if asked.background == "mask":
-            words.append("the foreground alone")
+        words += asked.fitted_to
         figures = [(self.run.figures[number], place) for number, place in columns]
         if not all(np.isnan(one.agreement[:, place]).all() for one, place in figures):
             words.append(f"colours turned onto those of {models[0].title}")

@@ -129,9 +129,8 @@ def _percent(share: float | None) -> float | None:
 
 
 def metrics(run: "PcaRun", number: int) -> dict[str, Any]:
-    told = rows(run, number)
-    for row in told:
-        row.pop("agreement")  # of the company it was drawn in, not of this model
+    # Agreement is of the company it was drawn in, not of this model.
+    told = [{k: v for k, v in row.items() if k != "agreement"} for row in run.rows[number]]
     name = headline(run.figures[number])
     start = {"headline": name, "pixels": pixels(run.figures[number])} if name else {}
     return {**start, **told[-1], "blocks": told}
@@ -197,7 +196,7 @@ def table(run: "PcaRun") -> Iterator[list[Any]]:
     components = [f"component_{i + 1}" for i in range(run.asked.components)]
     yield ["checkpoint", "residual", *COLUMNS, *ENDS, *components]
     for number, model in enumerate(run.models):
-        for row in rows(run, number):
+        for row in run.rows[number]:
             ends = row.get("interval") or [None, None]
             values = [*(row[name] for name in COLUMNS), *ends, *row["components"]]
             numbers = ["" if v is None else f"{v:.6g}" for v in values]
@@ -214,13 +213,12 @@ PANELS = (
 
 def panels(run: "PcaRun") -> list[Panel]:
     """Curves over blocks; those that there is nothing to draw of are left out."""
-    told = [(model, rows(run, number)) for number, model in enumerate(run.models)]
     found = []
     for title, key, unit in PANELS:
         curves = []
-        for number, (model, its) in enumerate(told):
-            points = [(row["block"], _or_nan(row[key])) for row in its]
-            bands = _bands(run.figures[number], key)
+        for number, model in enumerate(run.models):
+            points = [(row["block"], _or_nan(row[key])) for row in run.rows[number]]
+            bands = _bands(run, number, key)
             curves.append(Curve(model.title, str(model.backbone.residual), points, bands))
         if all(math.isnan(y) for curve in curves for _, y in curve.points):
             continue
@@ -237,10 +235,15 @@ def _level(run: "PcaRun", places: Sequence[float]) -> Curve:
     return Curve("the images' own colours", "none", ends)
 
 
-def _bands(figures: Figures, key: str) -> list[tuple[float, float] | None]:
+def _bands(run: "PcaRun", number: int, key: str) -> list[tuple[float, float] | None]:
     """95 % intervals of what is a mean over images."""
-    name, unit = {"coherence": ("between", 1.0), "total_variation": (key, 0.01)}.get(key, ("", 0.0))
-    ends = [interval_of(scores) for scores in figures.by_image[name].T] if name else []
+    if key == "coherence":
+        ends, unit = [row["interval"] for row in run.rows[number]], 1.0
+    elif key == "total_variation":
+        values = run.figures[number].by_image[key]
+        ends, unit = [interval_of(scores) for scores in values.T], 0.01
+    else:
+        return []
     return [(unit * pair[0], unit * pair[1]) if pair else None for pair in ends]
 
 

@@ -94,6 +94,11 @@ class PcaRun:
             self._say_what_matters()
             return [self._written(number, folder) for number in range(len(self.models))]
 
+    @cached_property
+    def rows(self) -> list[list[dict[str, Any]]]:
+        """By model and block, once all is painted."""
+        return [written.rows(self, number) for number in range(len(self.models))]
+
     def _written(self, number: int, folder: Folder) -> Result:
         folder.draw_tiles(number)
         return written.write(self, number)

@@ -11,9 +11,10 @@ from math import ceil, floor, log10
 
 from markupsafe import Markup, escape
 
+from skipbench.plates.axes import MOST_TICKS, ticks
+
 WIDTH, HEIGHT = 380, 236
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 12, 42  # margins around the plot
-MOST_TICKS = 7
 VARIANTS = ("skip", "skipless")
 
 Interval = tuple[float, float]
@@ -65,15 +66,6 @@ def known(variant: object) -> str:
 
 
 # -- axes
-
-
-def ticks(low: float, high: float, most: int = MOST_TICKS) -> tuple[float, ...]:
-    """Round numbers in the range, at most so many: steps of 1, 2 or 5."""
-    rough = (high - low) / most
-    power = 10.0 ** floor(log10(rough))
-    step = next(size * power for size in (1, 2, 5, 10) if size * power >= rough * (1 - 1e-9))
-    first, last = ceil(low / step - 1e-9), floor(high / step + 1e-9)
-    return tuple(round(i * step, 10) for i in range(first, last + 1))
 
 
 def y_axis(label: str, lines: Iterable[Line]) -> Axis:
