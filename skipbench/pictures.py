@@ -30,6 +30,15 @@ def paint(mask: np.ndarray, colours: Sequence[Colour]) -> np.ndarray:
     return table[mask]
 
 
+def hues(count: int) -> np.ndarray:
+    """(count, 3) uint8: colours that differ, neighbours most of all; for what has no colours."""
+    number = np.arange(count)
+    hue, light = number * 0.618034 % 1, np.array([0.95, 0.7, 0.5])[number // 7 % 3]
+    thirds = np.array([0, 1 / 3, 2 / 3])
+    wheel = np.abs((hue[:, None] + thirds) % 1 * 6 - 3).clip(1, 2) - 1
+    return np.round(255 * light[:, None] * (0.25 + 0.75 * wheel)).astype(np.uint8)
+
+
 def save(picture: Image.Image, path: Path) -> None:
     """A PNG, whole or not at all."""
     buffer = io.BytesIO()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 # Items with up to so many candidates are compared together, padded to that number.
-GROUPS = (2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256)
+GROUPS = (2, 3, 4, 6, 8, 12, 16, *(2**n for n in range(5, 16)))
 # Numbers in the largest tensor; uncertain cells are taken in parts that keep to it at the worst.
 AT_ONCE = 2**24
 
@@ -27,7 +27,8 @@ AT_ONCE = 2**24
 def class_map(
     logits: Tensor, size_hw: tuple[int, int], extent_hw: tuple[float, float] | None = None
 ) -> Tensor:
-    """(heads, classes, height, width) finite logits → (heads, *size_hw) uint8 classes.
+    """(heads, classes, height, width) finite logits → (heads, *size_hw) classes, uint8 where that
+    is enough for their number, else int16.
 
     extent_hw: how many tokens the picture covers, if padded on the right and at the bottom.
     """
@@ -39,10 +40,11 @@ def class_map(
     corners = _corners(heads, height, width, logits.device)
     winners = tokens.argmax(1)[corners]  # (4, cells)
     # Every cell as a block of pixels, (columns, rows), first of the class at its first corner.
-    blocks = winners[0].to(torch.uint8)[:, None, None].repeat(1, right.most, down.most)
+    names = torch.uint8 if classes <= 256 else torch.int16
+    blocks = winners[0].to(names)[:, None, None].repeat(1, right.most, down.most)
     uncertain = (winners.amin(0) != winners.amax(0)).nonzero()[:, 0]
     for cells in _parts(uncertain, 2 * right.most * classes):
-        candidates = _candidates(cells, tokens, corners[:, cells], winners[:, cells])
+        candidates = _candidates(cells, tokens, corners[:, cells], winners[:, cells], names)
         _fill_columns(blocks, _fill_cells(blocks, candidates, right), down, width + 1)
     # (heads, height + 1, columns, rows): blocks side by side, only of the columns there are
     side_by_side = blocks.view(heads, height + 1, -1, down.most).index_select(2, right.place)
@@ -55,7 +57,7 @@ class _Candidates:
     """Classes that may win somewhere in an item, sorted by item and then by class."""
 
     item: Tensor  # (candidates,): the cell, or the column, in the order of `blocks`
-    name: Tensor  # (candidates,) uint8: the class
+    name: Tensor  # (candidates,) uint8 or int16: the class
     ends: Tensor  # (4 or 2, candidates): its logits at the corners, or ends, of the item
 
     def groups(self, pixels: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -74,7 +76,9 @@ class _Candidates:
             fewer = most
 
 
-def _candidates(cells: Tensor, tokens: Tensor, corners: Tensor, winners: Tensor) -> _Candidates:
+def _candidates(
+    cells: Tensor, tokens: Tensor, corners: Tensor, winners: Tensor, names: torch.dtype
+) -> _Candidates:
     """corners, winners: (4, cells), tokens and classes."""
     a, b, c, d = (tokens.index_select(0, corner) for corner in corners)  # (cells, classes)
     lowest = a.minimum(b).minimum(c.minimum(d))
@@ -87,7 +91,7 @@ def _candidates(cells: Tensor, tokens: Tensor, corners: Tensor, winners: Tensor)
     theirs = theirs.view(-1, 16).index_select(0, cell).T.reshape(4, 4, -1)
     ahead = (mine[:, None] - theirs).amax(0).amin(0)  # at the best corner, of the hardest winner
     kept = (ahead >= 0).nonzero()[:, 0]
-    return _Candidates(cells[cell[kept]], name[kept].to(torch.uint8), mine.index_select(1, kept))
+    return _Candidates(cells[cell[kept]], name[kept].to(names), mine.index_select(1, kept))
 
 
 def _fill_cells(blocks: Tensor, candidates: _Candidates, right: "_Axis") -> _Candidates:

@@ -17,7 +17,7 @@ Schedule = Literal["cosine", "poly", "step"]
 
 
 # Each has a stream of its own: what is drawn for one purpose tells nothing of another.
-PURPOSES = ("order", "held out", "pixels")
+PURPOSES = ("order", "held out", "pixels", "shares", "bank", "sample", "probes")
 
 
 def randomness(purpose: str, *numbers: int) -> np.random.Generator:

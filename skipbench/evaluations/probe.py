@@ -20,18 +20,13 @@ from torch import Tensor
 from skipbench.errors import NumbersError
 from skipbench.evaluations._ahead import ahead
 from skipbench.evaluations._class_map import class_map
+from skipbench.evaluations._figures import by_class, of_counts
 from skipbench.evaluations._heads import Heads
 from skipbench.evaluations._pixels import Grid
 from skipbench.evaluations._protocols import Protocol, randomness
 from skipbench.evaluations._training import Images, statistics, train
-from skipbench.metrics.intervals import (
-    RESAMPLES,
-    bca_interval,
-    bootstrap,
-    leave_one_out,
-    resample_weights,
-)
-from skipbench.metrics.segmentation import LEFT_OUT, class_counts, miou_percent, scores
+from skipbench.metrics.intervals import RESAMPLES, resample_weights
+from skipbench.metrics.segmentation import LEFT_OUT, class_counts, scores
 
 HELD_OUT = 0.1  # of the training images
 HEADS_AT_ONCE = 8  # whose logits are resized together
@@ -252,7 +247,8 @@ def metrics(
     weights = resample_weights(len(counts), RESAMPLES, seed=0)  # the same images for every rate
     table = [
         {"rate": rate, "loss": trained.loss[i]}
-        | _of_rate(counts[:, i], _chooser(trained, held_out, i), weights, absent)
+        | of_counts(counts[:, i], weights, absent)
+        | {"holdout_miou": _miou_of(_chooser(trained, held_out, i), absent)}
         if trained.finite[i]
         else {"rate": rate, "loss": None, "diverged": True, "miou": None}
         for i, rate in enumerate(rates)
@@ -262,8 +258,6 @@ def metrics(
         select = "val"
     index = chosen[select]
     assert index is not None
-    total = counts[:, index].sum(0, dtype=np.int64)
-    found = scores(total, absent)
     return {
         "headline": "miou",
         "miou": table[index]["miou"],
@@ -282,8 +276,7 @@ def metrics(
         },
         "edge": _edge(rates, index),
         "rates": table,
-        "per_class": dict(zip(names, map(_percent, found.iou), strict=True)),
-        "absent_classes": [n for n, true in zip(names, total[2], strict=True) if true == 0],
+        **by_class(counts[:, index], names),
     }
 
 
@@ -293,29 +286,10 @@ def _chooser(trained: Trained, held_out: np.ndarray | None, rate: int) -> np.nda
     return held_out[:, rate] if held_out is not None and sound else None
 
 
-def _of_rate(
-    counts: np.ndarray, held_out: np.ndarray | None, weights: np.ndarray, absent: str
-) -> dict[str, Any]:
-    found = scores(counts.sum(0, dtype=np.int64), absent)
-    known = len(counts) > 1  # a single image says nothing of how far others would be
-    chooser = None if held_out is None else scores(held_out.sum(0, dtype=np.int64), absent).miou
-    return {
-        "miou": found.miou,
-        "interval": _interval(counts, found.miou, weights, absent) if known else None,
-        "pixel_accuracy": found.pixel_accuracy,
-        "mean_accuracy": found.mean_accuracy,
-        "weighted_iou": found.weighted_iou,
-        # None also where no held-out pixel is labelled
-        "holdout_miou": None if chooser is None or np.isnan(chooser) else chooser,
-    }
-
-
-def _interval(counts: np.ndarray, miou: float, weights: np.ndarray, absent: str) -> list[float]:
-    def score(summed: np.ndarray) -> np.ndarray:
-        return miou_percent(summed, absent)
-
-    drawn = bootstrap(counts, score, weights)
-    return list(bca_interval(drawn, miou, leave_one_out(counts, score)))
+def _miou_of(held_out: np.ndarray | None, absent: str) -> float | None:
+    """None also where no held-out pixel is labelled."""
+    miou = np.nan if held_out is None else scores(held_out.sum(0, dtype=np.int64), absent).miou
+    return None if np.isnan(miou) else miou
 
 
 def _best(table: Sequence[Mapping[str, Any]], name: str) -> int | None:
@@ -329,7 +303,3 @@ def _edge(rates: Sequence[float], index: int) -> str | None:
     if len(rates) < 2 or rates[index] not in (min(rates), max(rates)):
         return None
     return "highest" if rates[index] == max(rates) else "lowest"
-
-
-def _percent(share: float) -> float | None:
-    return None if np.isnan(share) else 100 * float(share)

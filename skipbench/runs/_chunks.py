@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from skipbench.results.store import packed, unpacked
 log = logging.getLogger("skipbench")
 
 Arrays = dict[str, np.ndarray]
+
+SHARD = 32  # images, where nothing else says how many
 
 
 class Chunks:
@@ -56,3 +59,32 @@ class Chunks:
     def forget(self) -> None:
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def in_chunks(
+    chunks: Mapping[str, Chunks],
+    images: int,
+    work: Callable[[Sequence[int], Sequence[str]], Mapping[str, Arrays]],
+    advance: Callable[[int], None],
+    force: bool = False,
+) -> dict[str, list[Arrays]]:
+    """For each name, what `work` made of the images, shard by shard.
+
+    work: called with images and the names that lack them; it tells `advance` of each image itself.
+    """
+    parts: dict[str, list[Arrays]] = {name: [] for name in chunks}
+    for shard, start in enumerate(range(0, images, SHARD)):
+        numbers = range(start, min(start + SHARD, images))
+        found = {name: None if force else kept.load(shard) for name, kept in chunks.items()}
+        lacking = [name for name, part in found.items() if part is None]
+        if lacking:
+            made = work(numbers, lacking)
+            for name in lacking:
+                chunks[name].save(shard, made[name])
+            found |= made
+        else:
+            advance(len(numbers))
+        for name, part in found.items():
+            assert part is not None
+            parts[name].append(part)
+    return parts

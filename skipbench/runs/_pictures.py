@@ -7,24 +7,26 @@ results/<id>/tiles/                 the split's first pictures one by one, the s
 """
 
 import json
+import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
 from skipbench.datasets import Dataset, Item
 from skipbench.errors import UsageError
-from skipbench.evaluations.probe import Scenes, predict
 from skipbench.files import ensure_writable, unlike, write_whole
 from skipbench.images import ImageItem
 from skipbench.metrics.segmentation import miou_percent
 from skipbench.pictures import Cell, blend, legend_of, paint, save, sheet
+from skipbench.records import Result
+
+log = logging.getLogger("skipbench")
 
 MOST_ON_SHEET = 12
 TILE_HEIGHT = 224
@@ -56,37 +58,49 @@ class Drawn:
     truth: np.ndarray
     prediction: np.ndarray
     classes: set[int]  # in the mask or in the prediction
+    more: Mapping[str, np.ndarray] = field(default_factory=dict)  # further pictures, by caption
+
+
+# (*size_hw) classes of a picture by its number, and further pictures of them, by caption
+Predict = Callable[[int, tuple[int, int]], tuple[np.ndarray, Mapping[str, np.ndarray]]]
 
 
 class Drawing:
-    """A record's head at work on pictures. arrays: of the record."""
+    """Predictions on pictures."""
 
     def __init__(
-        self,
-        data: Dataset,
-        items: Sequence[Item],
-        scenes: Scenes,
-        arrays: Mapping[str, np.ndarray],
+        self, data: Dataset, items: Sequence[Item], predict: Predict, counts: np.ndarray
     ) -> None:
-        """items: all or some pictures of the data set, in the order of the scenes."""
+        """items: all or some pictures of the data set, numbered as `predict` has them; counts: of
+        all, (images, 3, classes)."""
         assert data.labels is not None
-        self.data, self.items, self.scenes = data, items, scenes
+        self.data, self.items, self.predict, self.counts = data, items, predict, counts
         self.colours = data.labels.colours
-        self.counts = arrays["counts"]
-        self.head = torch.from_numpy(arrays["weight"]), torch.from_numpy(arrays["bias"])
 
     def draw(self, image: int) -> Drawn:
         item = self.items[image]
         pixels, mask = item.read(), item.mask()
-        seen, classes = self.scenes.seen(image), len(self.data.classes)
-        found = next(predict(seen, mask.shape, *self.head, classes))
+        found, more = self.predict(image, mask.shape)
         return Drawn(
             item,
             pixels,
             blend(pixels, paint(mask, self.colours)),
             blend(pixels, paint(found, self.colours)),
             set(np.unique(mask).tolist()) | set(np.unique(found).tolist()),
+            {caption: blend(pixels, picture) for caption, picture in more.items()},
         )
+
+
+def draw_record(folder: Path, drawing: Drawing, number: int, result: Result, how: str) -> None:
+    """All pictures of a record. how: what it is a record of, beside checkpoint and data."""
+    checkpoint, data = result.checkpoint, drawing.data
+    title = (
+        f"{checkpoint['name']} ({checkpoint['residual']}), {how}, "
+        f"{data.name} {data.split}: mIoU {result.metrics['miou']:.1f}"
+    )
+    draw_predictions(folder, drawing, number, title)
+    draw_tiles(folder / "tiles", drawing, number)
+    log.info("pictures: %s", folder)
 
 
 def draw_predictions(folder: Path, drawing: Drawing, number: int, title: str) -> None:
@@ -103,6 +117,7 @@ def draw_predictions(folder: Path, drawing: Drawing, number: int, title: str) ->
             Cell(drawn.image, drawn.item.name),
             Cell(drawn.truth, "ground truth"),
             Cell(drawn.prediction, f"{which}: mIoU {miou:.1f}"),
+            *(Cell(picture, caption) for caption, picture in drawn.more.items()),
         ]
         name = Path(drawn.item.name).stem
         alone = sheet([row], legend_of(drawing.data, drawn.classes), title=title)
@@ -121,10 +136,11 @@ def draw_tiles(folder: Path, drawing: Drawing, number: int) -> None:
     for image in range(min(number, len(drawing.items))):
         drawn = drawing.draw(image)
         files = {}
-        for kind in ("image", "truth", "prediction"):
+        shown = {"image": drawn.image, "truth": drawn.truth, "prediction": drawn.prediction}
+        for kind, picture in {**shown, **drawn.more}.items():
             files[kind] = f"{image:05d}_{kind}.png"
-            save_tile(folder / files[kind], getattr(drawn, kind))
-        own = {"prediction": files.pop("prediction")}
+            save_tile(folder / files[kind], picture)
+        own = {kind: files.pop(kind) for kind in ("prediction", *drawn.more)}
         miou = float(miou_percent(drawing.counts[image]))
         note = "" if np.isnan(miou) else f"mIoU {miou:.1f}"
         tiles.append({"image": drawn.item.name, "shared": files, "own": own, "note": note})

@@ -8,7 +8,6 @@ import numpy as np
 from skipbench import views
 from skipbench.evaluations._protocols import PROTOCOLS
 from skipbench.evaluations.probe import Trained
-from skipbench.features.store import model_part
 from skipbench.images import parse_size, size_name
 from skipbench.metrics.intervals import METHOD, RESAMPLES
 from skipbench.records import Result
@@ -34,8 +33,7 @@ def determines(run: "Probe", blocks: tuple[int, ...], seed: int) -> dict[str, An
     return {
         "version": VERSION,
         "views_version": views.VERSION if crops else None,
-        "model": model_part(run.backbone),
-        "features": [list(blocks), run.tensor, run.asked.store_dtype],
+        **run.determined_by(blocks),
         "training": run.train_facts.fingerprint,
         "dataset": run.val_facts.fingerprint,
         "protocol": protocol_part(run),
@@ -63,22 +61,13 @@ def record(
     metrics: dict[str, Any],
     seconds: dict[str, float],
 ) -> Result:
-    degenerate = run.val_held.features.degenerate
     return plain_result(
         id=cell.id,
         evaluation="probe",
         dataset=run.val_facts.to_json(),
         training=run.train_facts.to_json(),
         checkpoint=checkpoint_part(run.inspection, run.backbone),
-        features={
-            "layers": cell.layers,
-            "blocks": cell.blocks,
-            "tensor": run.tensor,
-            "size": protocol_part(run)["size"],
-            "precision": run.backbone.precision,
-            "store_dtype": run.asked.store_dtype,
-            "degenerate": {column: len(degenerate[column]) for column in run.columns(cell)},
-        },
+        features=run.features_part(cell, run.val_held.features),
         protocol={
             **protocol_part(run),
             "seed": cell.seed,

@@ -1,7 +1,7 @@
 """How far a figure moves when nothing but the seed changes: the noise that `check --sigma` uses."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -13,11 +13,15 @@ from skipbench.results.baseline import name_of, named, read_baseline, write_base
 from skipbench.results.check import made_alike
 from skipbench.results.figures import Entry, entries, only, parse_where
 from skipbench.results.read import Source, read_results
+from skipbench.runs._cells import FeatureRun
 from skipbench.runs.calls import probe_again
+from skipbench.runs.neighbours import cluster_again, knn_again
 
 log = logging.getLogger("skipbench")
 
-AGAIN = {"probe": probe_again}
+AGAIN: dict[str, Callable[..., FeatureRun]] = {
+    "probe": probe_again, "knn": knn_again, "cluster": cluster_again,
+}  # fmt: skip
 SEEDS = (1, 2, 3, 4)
 
 

@@ -5,13 +5,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
+from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import Expected
 from skipbench.datasets import Dataset
 from skipbench.errors import CheckpointError, DataError, UsageError
 from skipbench.evaluations._protocols import settle
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.pipeline import Inspection, Reading, default_workers, inspect
-from skipbench.records import LABELS, TOLD, Result, StoreDtype
+from skipbench.records import LABELS, TOLD, DatasetFacts, Result, StoreDtype
 from skipbench.runs._held import Keeping
 from skipbench.runs.probe import Asked, Probe
 from skipbench.runs.splits import open_splits
@@ -191,24 +192,45 @@ def probe_again(
 
     ckpt: where the weights lie now, if not where they lay; places: data_root, out, cache, device …
     """
+    call = call_again(result, ProbeOptions, ckpt, places)
+    probe = open_probe(seeds=seeds, layers=[call.pop("layers")], **call)
+    check_same(result, probe.backbone, probe.val_facts, probe.train_facts)
+    return probe
+
+
+def call_again(
+    result: Result,
+    options: type,
+    ckpt: str | Path | None,
+    places: Mapping[str, Any],
+    more: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What to call with, but for the seeds. options: those that the evaluation has; more: what its
+    records also say."""
     call = dict(result.environment.get("call") or {})
-    needed = {"ckpt", "dataset", "layers", "seed"}
-    if not needed <= set(call) <= needed | set(ProbeOptions.__annotations__):
+    needed = {"ckpt", "dataset", "layers", "seed", *more}
+    if not needed <= set(call) <= needed | set(options.__annotations__):
         raise UsageError(f"{result.id} does not say how it was made, or in another version's words")
     call |= {key: value for key, value in places.items() if value is not None}
-    where, dataset, layers = ckpt or call.pop("ckpt"), call.pop("dataset"), call.pop("layers")
-    call.pop("ckpt", None), call.pop("seed", None)
+    del call["seed"]
+    call["ckpt"] = ckpt or call["ckpt"]
     if "expected" in call:
         call["expected"] = Expected(**call["expected"])
     sources = result.checkpoint.get("sources") or {}
     call["labels"] = {k: result.checkpoint[k] for k in LABELS if sources.get(k) == TOLD}
-    probe = open_probe(where, dataset, layers=[layers], seeds=seeds, **call)
-    found, made = probe.backbone.facts.sha256, result.checkpoint["sha256"]
+    return call
+
+
+def check_same(
+    result: Result, backbone: Backbone, val: DatasetFacts, train: DatasetFacts | None = None
+) -> None:
+    """That these are the weights and the images of a record."""
+    found, made = backbone.facts.sha256, result.checkpoint["sha256"]
     if found != made:
         raise CheckpointError(
-            f"{where}: not the weights of {result.id} (sha256 {found[:12]}…, not {made[:12]}…)"
+            f"{backbone.facts.name}: not the weights of {result.id} "
+            f"(sha256 {found[:12]}…, not {made[:12]}…)"
         )
-    for facts, part in ((probe.val_facts, result.dataset), (probe.train_facts, result.training)):
-        if part and facts.fingerprint != part["fingerprint"]:
+    for facts, part in ((val, result.dataset), (train, result.training)):
+        if facts and part and facts.fingerprint != part["fingerprint"]:
             raise DataError(f"{facts.name} {facts.split}: not the images or labels of {result.id}")
-    return probe

@@ -80,4 +80,4 @@ def _drawing(
     few = [val[place[move.name]] for move in moves]
     held = probe.hold(few, probe.spec([cell]), "the images that moved most")
     stack.enter_context(held.features)
-    return Drawing(val, few, held.scenes(probe.columns(cell), None), stored.arrays())
+    return probe.drawing(cell, few, held, stored.arrays())

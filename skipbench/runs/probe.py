@@ -5,43 +5,28 @@ features of training and validation images (once) → heads for all rates → sc
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 
 from skipbench import views
-from skipbench.backbones.vit import Backbone
 from skipbench.datasets import Dataset, Item
-from skipbench.engine.device import is_out_of_memory
 from skipbench.engine.progress import progress
-from skipbench.errors import OutOfMemory
 from skipbench.evaluations import probe as evaluation
 from skipbench.evaluations._protocols import Protocol
 from skipbench.evaluations.probe import Images, Trained
-from skipbench.features.held import Features
-from skipbench.features.layers import parse_layers
 from skipbench.files import cache_folder, ensure_writable
-from skipbench.images import Picture, parse_size
-from skipbench.pipeline import (
-    Inspection,
-    say_what_is_adapted,
-)
-from skipbench.records import FeatureSpec, Result, StoreDtype
-from skipbench.results.store import (
-    find_result,
-    read_arrays,
-    relabel,
-    result_id,
-    write_result,
-)
+from skipbench.pipeline import Inspection, say_what_is_adapted
+from skipbench.records import FeatureSpec, Result
+from skipbench.results.store import read_arrays, result_id, write_result
 from skipbench.runs import _probe_record as written
-from skipbench.runs._held import Held, Keeping, Split, Views, cut_windows
+from skipbench.runs._cells import AskedOfFeatures, Cell, FeatureRun, memory_is_short_at
+from skipbench.runs._held import Held, Split, Views, cut_windows
 from skipbench.runs._state import TrainingState
 from skipbench.runs.splits import check_masks
 
@@ -50,47 +35,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("skipbench")
 
+ADVICE = "Give fewer rates (--lr), fewer --layers, or --loss-pixels 1024"
 
-@dataclass(frozen=True)
-class Asked:
-    """All that a probe depends on, but for the checkpoint and the data."""
 
+@dataclass(frozen=True, kw_only=True)
+class Asked(AskedOfFeatures):
     protocol: Protocol
-    layers: tuple[str, ...] = ("last",)
-    seeds: tuple[int, ...] = (0,)
     select: Literal["val", "holdout"] = "val"
-    norm: bool = True  # block outputs after the final norm
-    store_dtype: StoreDtype = "fp16"
-    precision: str = "auto"
-    keeping: Keeping = field(default_factory=Keeping)
-    out: Path = Path("results")
-    force: bool = False
-    pictures: int = 0
-    call: Mapping[str, Any] = field(default_factory=dict)  # as it was asked for, for the record
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One training: a set of layers and a seed."""
+class Probe(FeatureRun):
+    """The whole run. A cell is one training."""
 
-    id: str
-    layers: str
-    blocks: tuple[int, ...]
-    seed: int
-
-
-class Probe:
-    """The whole run; every stage is done when it is first needed."""
+    stages = ("training", "scoring")
 
     def __init__(self, inspection: Inspection, train: Dataset, val: Dataset, asked: Asked) -> None:
-        self.inspection, self.train, self.val, self.asked = inspection, train, val, asked
+        super().__init__(inspection, asked, asked.protocol.size)
+        self.train, self.val, self.asked = train, val, asked
         self.protocol = asked.protocol
-        self.backbone: Backbone = inspection.backbone(asked.precision)
-        self.tensor = "tokens_norm" if asked.norm else "tokens"
-        depth = self.backbone.depth
-        names: dict[tuple[int, ...], str] = {}
-        for text in asked.layers:
-            names.setdefault(parse_layers(text, depth), text)  # "last" and "11" may be one set
         self.train_facts, self.val_facts = train.facts(), val.facts()
         self.cells = [
             Cell(
@@ -99,22 +61,13 @@ class Probe:
                 blocks,
                 seed,
             )
-            for blocks, text in names.items()
+            for blocks, text in self.layers.items()
             for seed in asked.seeds
         ]
-        self.seconds = {"features": 0.0, "training": 0.0, "scoring": 0.0}
-        self.computed = 0  # images of which features were computed, not found
 
     def run(self) -> list[Result]:
         ensure_writable(self.asked.out)
-        results: dict[str, Result] = {}
-        for cell in self.cells:
-            found = None if self.asked.force else find_result(self.asked.out, cell.id)
-            if found:
-                log.info("%s: done before (%s); --force does it again", cell.layers, cell.id)
-                results[cell.id] = relabel(self.asked.out, found, self.backbone.facts)
-            elif not self.asked.force and (self.asked.out / f"{cell.id}.json").exists():
-                log.warning("the record %s is damaged, and is made anew", cell.id)
+        results = self.done_before()
         todo = [cell for cell in self.cells if cell.id not in results]
         drawn = self.cells if self.asked.pictures else []
         if todo:
@@ -123,7 +76,7 @@ class Probe:
             with ExitStack() as stack:
                 self._open(stack, todo, drawn or todo)
                 for cell in todo:
-                    with memory_is_short_at(cell.layers):
+                    with memory_is_short_at(cell.layers, "training or scoring", ADVICE):
                         results[cell.id] = self._train_and_score(cell)
                 for cell in drawn:
                     self._draw(results[cell.id], cell)
@@ -131,23 +84,11 @@ class Probe:
 
     # -- features
 
-    def spec(self, cells: Sequence[Cell]) -> FeatureSpec:
-        """One pass over the images for all of them."""
-        return FeatureSpec(
-            blocks=tuple(sorted({block for cell in cells for block in cell.blocks})),
-            tensors=(self.tensor,),
-            size=parse_size(self.protocol.size),
-            store_dtype=self.asked.store_dtype,
-        )
-
-    def columns(self, cell: Cell) -> tuple[str, ...]:
-        return FeatureSpec(blocks=cell.blocks, tensors=(self.tensor,)).columns
-
     def _open(self, stack: ExitStack, todo: Sequence[Cell], scored: Sequence[Cell]) -> None:
         """Validation features; training features too, where something is to be trained."""
         say_what_is_adapted(self.backbone, self.spec(scored))
         if todo and self.protocol.views == "whole":
-            features = self._features(self.train.items, self.spec(todo), "train")
+            features = self.features(self.train.items, self.spec(todo), "train")
             self.train_held = Held(self.train, stack.enter_context(features))
         self.val_held = self.hold(self.val, self.spec(scored), "val")
         stack.enter_context(self.val_held.features)
@@ -156,17 +97,9 @@ class Probe:
         """As pictures are seen when they are scored: whole, or through windows."""
         if self.protocol.window is None:
             items = pictures.items if isinstance(pictures, Dataset) else pictures
-            return Held(pictures, self._features(items, spec, what))
+            return Held(pictures, self.features(items, spec, what))
         windows, first = cut_windows(pictures, *self.protocol.window)
-        return Held(pictures, self._features(windows, spec, f"{what} windows"), windows, first)
-
-    def _features(self, pictures: Sequence[Picture], spec: FeatureSpec, what: str) -> Features:
-        started = time.monotonic()
-        label = f"features of {what}"
-        found = self.asked.keeping.features(self.backbone, pictures, spec, label)
-        self.seconds["features"] += time.monotonic() - started
-        self.computed += found.computed
-        return found
+        return Held(pictures, self.features(windows, spec, f"{what} windows"), windows, first)
 
     def _training_images(self, cell: Cell, stack: ExitStack) -> Callable[[int], Images]:
         """The images of each epoch."""
@@ -182,7 +115,7 @@ class Probe:
             Views(
                 self.train,
                 lambda item, epoch: crop(item, side, cell.seed, epoch),
-                lambda pictures: self._features(pictures, spec, "train crops"),
+                lambda pictures: self.features(pictures, spec, "train crops"),
                 self.protocol.different_views,
             )
         )
@@ -233,7 +166,7 @@ class Probe:
 
         with (
             ExitStack() as stack,
-            progress(self._label("training", cell), course.epochs, "epochs", begun) as advance,
+            progress(self.label("training", cell), course.epochs, "epochs", begun) as advance,
         ):
 
             def after_epoch(
@@ -282,7 +215,7 @@ class Probe:
         what = "scoring" if numbers is None else "scoring held-out"
         total = len(held.pictures if numbers is None else numbers)
         scenes = held.scenes(self.columns(cell), self.protocol.score_size)
-        with progress(self._label(what, cell), total) as advance:
+        with progress(self.label(what, cell), total) as advance:
             weight, bias = trained.heads(heads)
             return evaluation.score(scenes, weight, bias, trained.classes, numbers, advance)
 
@@ -293,46 +226,32 @@ class Probe:
         folder.mkdir(parents=True, exist_ok=True)
         return TrainingState(folder / f"{cell.id}.state")
 
-    def _label(self, what: str, cell: Cell) -> str:
-        seed = f" seed {cell.seed}" if len(self.asked.seeds) > 1 else ""
-        return f"{what} {cell.layers}{seed}"
-
     # -- pictures
 
-    def drawing(self, cell: Cell, arrays: Mapping[str, np.ndarray]) -> "Drawing":
-        """The head of a record, ready to draw its predictions."""
+    def drawing(
+        self, cell: Cell, items: Sequence[Item], held: Held, arrays: Mapping[str, np.ndarray]
+    ) -> "Drawing":
+        """The head of a record at work on pictures. arrays: of the record."""
         from skipbench.runs._pictures import Drawing
 
-        scenes = self.val_held.scenes(self.columns(cell), None)
-        return Drawing(self.val, self.val, scenes, arrays)
+        scenes, classes = held.scenes(self.columns(cell), None), len(self.val.classes)
+        weight, bias = (torch.from_numpy(arrays[name]) for name in ("weight", "bias"))
+
+        def predict(
+            image: int, size_hw: tuple[int, int]
+        ) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
+            seen = scenes.seen(image)
+            return next(evaluation.predict(seen, size_hw, weight, bias, classes)), {}
+
+        return Drawing(self.val, items, predict, arrays["counts"])
 
     def _draw(self, result: Result, cell: Cell) -> None:
-        from skipbench.runs._pictures import draw_predictions, draw_tiles
+        from skipbench.runs._pictures import draw_record
 
+        arrays = read_arrays(self.asked.out / f"{result.id}.npz")
+        drawing = self.drawing(cell, self.val, self.val_held, arrays)
         folder = self.asked.out / result.id
-        drawing = self.drawing(cell, read_arrays(self.asked.out / f"{result.id}.npz"))
-        title = (
-            f"{result.checkpoint['name']} ({result.checkpoint['residual']}), {cell.layers}, "
-            f"{self.val.name} {self.val.split}: mIoU {result.metrics['miou']:.1f}"
-        )
-        draw_predictions(folder, drawing, self.asked.pictures, title)
-        draw_tiles(folder / "tiles", drawing, self.asked.pictures)
-        log.info("pictures: %s", folder)
-
-
-@contextmanager
-def memory_is_short_at(layers: str) -> Iterator[None]:
-    """Features have their own way of making do with less; training and scoring have not."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        words = (str(error) or type(error).__name__).splitlines()[0][:80]
-        raise OutOfMemory(
-            f"{layers}: out of memory in training or scoring ({words}).\n"
-            "Give fewer rates (--lr), fewer --layers, or --loss-pixels 1024; what was done is kept."
-        ) from None
+        draw_record(folder, drawing, self.asked.pictures, result, cell.layers)
 
 
 def _best_loss(losses: Sequence[float], rates: Sequence[float]) -> str:

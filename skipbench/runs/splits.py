@@ -31,11 +31,12 @@ from skipbench.images import ImageItem, find_images
 log = logging.getLogger("skipbench")
 
 OF_DATASET = "dataset:"
+NAMES = "give voc, ade20k, cocostuff, folder:PATH or shapes"
 
 
 def open_splits(
     name: str,
-    protocol: Protocol,
+    protocol: Protocol | None = None,
     *,
     train_images: int | None = None,
     subset_seed: int = 0,
@@ -44,14 +45,30 @@ def open_splits(
     classes: int | None = None,
     skip_bad: int = 0,
 ) -> tuple[Dataset, Dataset]:
-    """Training and validation images, as the protocol takes them."""
+    """Training and validation images, as the protocol of a probe takes them; without one, all."""
     options: dict[str, Any] = {
         "root": root, "limit": limit, "classes": classes, "skip_bad": skip_bad,
     }  # fmt: skip
-    split = protocol.train_splits.get(name, "train")
-    wanted = train_images or protocol.train_images.get(name)
+    split = protocol.train_splits.get(name, "train") if protocol else "train"
+    wanted = train_images or (protocol.train_images.get(name) if protocol else None)
     train = _with_masks(open_dataset(name, split, train_images=wanted, seed=subset_seed, **options))
     return train, _with_masks(open_dataset(name, "val", **options))
+
+
+def open_masks(
+    name: str,
+    *,
+    split: str | None = None,
+    root: str | Path | None = None,
+    limit: int | None = None,
+    classes: int | None = None,
+    skip_bad: int = 0,
+) -> Dataset:
+    """Images with masks of one split."""
+    options: dict[str, Any] = {
+        "root": root, "limit": limit, "classes": classes, "skip_bad": skip_bad,
+    }  # fmt: skip
+    return _with_masks(open_dataset(name, split, **options), f"clusters need; {NAMES}")
 
 
 def open_objects(
@@ -147,9 +164,7 @@ def _with_background(data: Dataset) -> Dataset:
     return data
 
 
-def _with_masks(
-    data: Dataset, who: str = "a probe needs; give voc, ade20k, cocostuff, folder:PATH or shapes"
-) -> Dataset:
+def _with_masks(data: Dataset, who: str = f"a probe needs; {NAMES}") -> Dataset:
     if data.labels is None:
         raise UsageError(f"{data.name} {data.split} has no masks, which {who}")
     return data

@@ -1,0 +1,306 @@
+"""faiss: nearest neighbours and k-means, on GPUs where there are any. Nothing else imports it.
+
+Its two builds, faiss-cpu and faiss-gpu, install one module and overwrite each other; taking one of
+two away leaves a folder without a module. `load` tells these states apart, and the way out of each.
+All that goes in is checked: of NaN, faiss makes neighbours.
+"""
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from skipbench.errors import NumbersError, UsageError
+
+log = logging.getLogger("skipbench")
+
+BUILDS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu11", "faiss-gpu-cu12", "faiss-gpu-cuvs", "faiss")
+
+PIECE = 65_536  # rows that are made float32 at once
+LISTS = 2  # times the root of the bank's size
+POINTS_A_LIST = 50  # that the lists are learnt from
+FEWEST_POINTS = 16_384  # as product quantisers need
+TURNS = 10  # of k-means, for lists
+RECALL = 0.98  # that as many lists are searched for
+LEAST_GAIN = 0.002  # of recall, by twice as many
+
+Pieces = Callable[[], Iterable[np.ndarray]]  # the rows of a bank in order, anew at every call
+Neighbours = tuple[np.ndarray, np.ndarray]  # (queries, k): similarities, falling, and numbers
+
+
+# -- the module
+
+
+def builds() -> dict[str, str]:
+    """What is installed, whether it works or not: {"faiss-cpu": "1.15.1"}."""
+    found = {}
+    for name in BUILDS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def state() -> str:
+    """For people: the build and its version, or what is wrong."""
+    try:
+        load()
+    except UsageError as error:
+        return str(error).replace("\n", " ")
+    return ", ".join(f"{name} {version}" for name, version in builds().items())
+
+
+def load() -> Any:
+    """The module; a broken or missing one is an error that says how to repair it."""
+    installed = builds()
+    if len(installed) > 1:
+        names = " ".join(installed)
+        raise UsageError(
+            f"faiss is broken: {' and '.join(installed)} are both installed and overwrite each "
+            f"other.\nRepair it: pip uninstall -y {names} && pip install {_wanted(installed)}"
+        )
+    try:
+        module = importlib.import_module("faiss")
+    except ModuleNotFoundError as error:
+        if error.name != "faiss":
+            raise _damaged(installed, str(error)) from None
+        module = None
+    except Exception as error:  # a library that is not there, a numpy of another kind
+        raise _damaged(installed, f"{type(error).__name__}: {error}".splitlines()[0]) from None
+    if hasattr(module, "IndexFlatIP"):
+        return module
+    sys.modules.pop("faiss", None)  # repaired, it is found in this very process
+    if module is not None or installed:
+        where = ", ".join(map(str, getattr(module, "__path__", []))) or "it is gone"
+        raise _damaged(installed, f"a folder without the module: {where}")
+    raise UsageError(
+        "faiss is not installed, and neighbours and clusters need it.\n"
+        f"Install it: pip install {_wanted(installed)}   (faiss-cpu or faiss-gpu, never both)"
+    )
+
+
+def _damaged(installed: dict[str, str], why: str) -> UsageError:
+    return UsageError(
+        f"faiss is broken: {why[:160]}\n"
+        f"Repair it: pip install --force-reinstall --no-deps {_wanted(installed)}"
+    )
+
+
+def _wanted(installed: dict[str, str]) -> str:
+    """The one that is there; where there are two or none, the one for this machine."""
+    if len(installed) == 1:
+        return next(iter(installed))
+    import torch
+
+    return "faiss-gpu" if torch.cuda.is_available() else "faiss-cpu"
+
+
+def gpus(device: Any) -> int:
+    """On how many a model on this device may have its neighbours sought."""
+    if getattr(device, "type", str(device)) != "cuda":
+        return 0
+    count = getattr(load(), "get_num_gpus", int)()
+    if not count:
+        _say_that_it_is_for_the_cpu()
+    return count
+
+
+@cache
+def _say_that_it_is_for_the_cpu() -> None:
+    log.warning("this faiss has no GPU support: neighbours are sought on the CPU (see README)")
+
+
+def checked(rows: np.ndarray) -> np.ndarray:
+    """float32, C-contiguous and finite, as faiss wants it."""
+    rows = np.ascontiguousarray(rows, np.float32)
+    if not np.isfinite(rows.sum(dtype=np.float64)) and not np.isfinite(rows).all():
+        raise NumbersError("NaN or Inf among the tokens: there is no distance to them")
+    return rows
+
+
+# -- nearest neighbours by inner product
+
+
+class Flat:
+    """All of the bank, exactly. On the CPU in an array of ours, so that nothing is held twice."""
+
+    def __init__(
+        self, pieces: Pieces, count: int, width: int, dtype: str = "float32", on_gpus: int = 0
+    ) -> None:
+        self.faiss = load()
+        self.bank = np.empty((0 if on_gpus else count, width), dtype)
+        index = self.faiss.IndexFlatIP(width) if on_gpus else None
+        start = 0
+        for piece in pieces():
+            piece = checked(piece)
+            if index is None:
+                self.bank[start : start + len(piece)] = piece
+            else:
+                index.add(piece)
+            start += len(piece)
+        self.index = None if index is None else _placed(index, half=dtype == "float16")
+
+    def search(self, queries: np.ndarray, k: int) -> Neighbours:
+        queries = checked(queries)
+        if self.index is not None:
+            return self.index.search(queries, k)
+        return _nearest(self.faiss, queries, self.bank, k)
+
+
+def _nearest(faiss: Any, queries: np.ndarray, bank: np.ndarray, k: int) -> Neighbours:
+    step = len(bank) if bank.dtype == np.float32 else PIECE
+    best = Best(k)
+    for start in range(0, len(bank), max(step, 1)):
+        best.add(faiss, queries, bank[start : start + step].astype(np.float32, copy=False))
+    return best.found()
+
+
+class Best:
+    """The nearest so far, of a bank that comes in pieces."""
+
+    def __init__(self, k: int) -> None:
+        self.k, self.seen = k, 0
+        self.near: list[Neighbours] = []
+
+    def add(self, faiss: Any, queries: np.ndarray, piece: np.ndarray) -> None:
+        k = min(self.k, len(piece))
+        near, number = faiss.knn(queries, piece, k, metric=faiss.METRIC_INNER_PRODUCT)
+        self.near.append((near, number.astype(np.int64) + self.seen))
+        self.seen += len(piece)
+        if len(self.near) > 1:
+            self.near = [_merged(self.near, self.k)]
+
+    def found(self) -> Neighbours:
+        return self.near[0]
+
+
+def _merged(parts: list[Neighbours], k: int) -> Neighbours:
+    near, number = (np.concatenate(side, axis=1) for side in zip(*parts, strict=True))
+    order = np.argsort(-near, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(near, order, 1), np.take_along_axis(number, order, 1)
+
+
+class Lists:
+    """The bank in lists of tokens that lie together; only the lists nearest to a query are read.
+
+    As many lists as the exact neighbours of half of the `probes` ask for; `recall` is what is found
+    of those of the other half. However many neighbours will be sought, it is settled with
+    `usual_k`: figures do not depend on what else was asked for.
+    """
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        count: int,
+        width: int,
+        *,
+        probes: np.ndarray,
+        k: int,
+        usual_k: int,
+        quantised: bool = False,
+        seed: int = 0,
+        on_gpus: int = 0,
+    ) -> None:
+        self.faiss = load()
+        self.lists = max(1, min(2 ** round(np.log2(LISTS * count**0.5)), count // 8))
+        index = self._untrained(width, quantised, seed)
+        index.train(_some_rows(pieces, count, max(POINTS_A_LIST * self.lists, FEWEST_POINTS), seed))
+        self.probes, exact = checked(probes), Best(max(k, usual_k))
+        for piece in pieces():
+            piece = checked(piece)
+            index.add(piece)
+            exact.add(self.faiss, self.probes, piece)
+        self.exact = exact.found()[1]
+        self.on_gpus = on_gpus > 0 and not quantised  # there faiss has no quantiser this fine
+        self.index = _placed(index, half=True) if self.on_gpus else index
+        self.searched = self._settle(usual_k)
+
+    def _untrained(self, width: int, quantised: bool, seed: int) -> Any:
+        numbers = f"PQ{width // 2 if width % 2 == 0 else width}" if quantised else "SQfp16"
+        inner = self.faiss.METRIC_INNER_PRODUCT
+        index = self.faiss.index_factory(width, f"IVF{self.lists},{numbers}", inner)
+        index.cp.niter, index.cp.seed, index.cp.min_points_per_centroid = TURNS, seed, 1
+        if quantised:
+            index.pq.cp.niter, index.pq.cp.min_points_per_centroid = TURNS, 1
+            index.pq.cp.max_points_per_centroid = FEWEST_POINTS // 256
+            index.do_polysemous_training = False  # for a search that is not ours; it takes minutes
+        return index
+
+    def _settle(self, k: int) -> int:
+        """Twice as many until enough is found, or no more than before: bytes that are too few do
+        not become more by looking at all lists."""
+        lists, before = min(8, self.lists), 0.0
+        while True:
+            self._search_so_many(lists)
+            now = self._found_of(slice(0, None, 2), k)
+            if now >= RECALL or lists >= self.lists or (before and now < before + LEAST_GAIN):
+                return lists
+            lists, before = min(2 * lists, self.lists), now
+
+    def recall(self, k: int) -> float:
+        """Share of the exact k nearest that are found, of probes that settled nothing."""
+        return self._found_of(slice(len(self.probes) > 1, None, 2), k)
+
+    def _found_of(self, which: slice, k: int) -> float:
+        exact = self.exact[which, :k]
+        _, found = self.search(self.probes[which], exact.shape[1])
+        shares = [np.isin(true, mine).mean() for true, mine in zip(exact, found, strict=True)]
+        return float(np.mean(shares))
+
+    def _search_so_many(self, lists: int) -> None:
+        space = self.faiss.GpuParameterSpace() if self.on_gpus else self.faiss.ParameterSpace()
+        space.set_index_parameter(self.index, "nprobe", lists)
+
+    def search(self, queries: np.ndarray, k: int) -> Neighbours:
+        """Numbers of -1, similarities of -inf, where the lists hold fewer than k."""
+        near, number = self.index.search(checked(queries), k)
+        return np.where(number < 0, -np.inf, near).astype(np.float32), number
+
+
+def _some_rows(pieces: Pieces, count: int, most: int, seed: int) -> np.ndarray:
+    """At random, without holding the whole."""
+    wanted = np.arange(count)
+    if count > most:
+        wanted = np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
+
+    def parts() -> Iterator[np.ndarray]:
+        start = 0
+        for piece in pieces():
+            first, last = np.searchsorted(wanted, (start, start + len(piece)))
+            yield piece[wanted[first:last] - start]
+            start += len(piece)
+
+    return checked(np.concatenate(list(parts())))
+
+
+def _placed(index: Any, half: bool) -> Any:
+    """On all GPUs, each with a part of the bank."""
+    faiss = load()
+    options = faiss.GpuMultipleClonerOptions()
+    options.shard, options.useFloat16 = True, half
+    return faiss.index_cpu_to_all_gpus(index, co=options)
+
+
+# -- k-means
+
+
+def k_means(
+    rows: np.ndarray, clusters: int, seed: int, turns: int, on_gpus: int = 0
+) -> tuple[np.ndarray, list[float]]:
+    """(clusters, width) float32 centroids, and the squared distances to them after each turn,
+    summed. It begins with random rows, as faiss does."""
+    rows = checked(rows)
+    if len(rows) < clusters:
+        raise UsageError(f"{clusters:,} clusters of {len(rows):,} tokens: give fewer --clusters")
+    made = load().Kmeans(
+        rows.shape[1], clusters, niter=turns, seed=seed, gpu=on_gpus or False,
+        min_points_per_centroid=1, max_points_per_centroid=-(-len(rows) // clusters),
+    )  # fmt: skip
+    made.train(rows)
+    return np.asarray(made.centroids, np.float32), [float(turn) for turn in made.obj]

@@ -1,0 +1,283 @@
+"""`skipbench knn`: dense nearest-neighbour segmentation with a checkpoint, on a data set.
+
+features of training and validation images (once) → bank of training patches → index → neighbours
+of every validation token (one search for all k and temperatures) → scores → a record each
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from skipbench.datasets import Dataset
+from skipbench.engine import vectors
+from skipbench.engine.parallel import in_parallel
+from skipbench.engine.progress import progress
+from skipbench.errors import DataError
+from skipbench.evaluations import knn as evaluation
+from skipbench.evaluations._bank import Bank, joined, patch_counts, remember, shares_of
+from skipbench.evaluations._figures import figures
+from skipbench.evaluations._neighbour_settings import (
+    BANK_LIMIT,
+    MEMORY,
+    TEMPERATURE,
+    K,
+    Storage,
+    choose_storage,
+)
+from skipbench.evaluations._protocols import randomness
+from skipbench.evaluations.knn import Vote, normalised
+from skipbench.files import cache_folder, ensure_writable, size_text
+from skipbench.images import padded, resize_mask
+from skipbench.pipeline import Inspection, say_what_is_adapted
+from skipbench.records import Result
+from skipbench.results.store import result_id, write_result
+from skipbench.runs import _knn_record as written
+from skipbench.runs._cells import AskedOfFeatures, Cell, FeatureRun, memory_is_short_at
+from skipbench.runs._chunks import Arrays, Chunks, in_chunks
+from skipbench.runs._held import Split
+from skipbench.runs.splits import check_masks
+
+log = logging.getLogger("skipbench")
+
+PROBES = 1024  # tokens whose exact neighbours tell how many an index finds
+ADVICE = "Give a smaller --memory or --bank-limit, or fewer --layers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(AskedOfFeatures):
+    ks: tuple[int, ...] = (K,)
+    temperatures: tuple[float, ...] = (TEMPERATURE,)
+    memory: int = MEMORY  # tokens
+    index: str = "auto"
+    bank_limit: int = BANK_LIMIT  # bytes
+    size: str = "512"
+
+
+@dataclass(frozen=True)
+class KnnCell(Cell):
+    vote: Vote
+    storage: Storage
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """A bank, ready to be searched."""
+
+    bank: Bank
+    index: vectors.Flat | vectors.Lists
+    facts: Mapping[str, Any]  # for the record
+
+
+class Knn(FeatureRun):
+    """The whole run. Cells of the same layers and seed share a bank and its search."""
+
+    stages = ("bank", "searching")
+    cells: list[KnnCell]
+
+    def __init__(self, inspection: Inspection, train: Dataset, val: Dataset, asked: Asked) -> None:
+        super().__init__(inspection, asked, asked.size)
+        self.train, self.val, self.asked = train, val, asked
+        self.train_facts, self.val_facts = train.facts(), val.facts()
+        self.gpus = vectors.gpus(self.backbone.device)
+        self.votes = [Vote(k, t) for k in asked.ks for t in asked.temperatures]
+        self.cells = [
+            self._cell(blocks, text, seed, vote)
+            for blocks, text in self.layers.items()
+            for seed in asked.seeds
+            for vote in self.votes
+        ]
+
+    def _cell(self, blocks: tuple[int, ...], layers: str, seed: int, vote: Vote) -> KnnCell:
+        storage = choose_storage(
+            self.asked.index, self.most_tokens, self.backbone.facts.width * len(blocks),
+            self.asked.bank_limit, self.gpus,
+        )  # fmt: skip
+        determines = written.determines(self, blocks, seed, vote, storage)
+        identity = result_id("knn", self.val.name, determines)
+        return KnnCell(identity, layers, blocks, seed, vote, storage)
+
+    @property
+    def most_tokens(self) -> int:
+        """Of the bank. Where images differ in size, as though there were enough."""
+        if not isinstance(self.size, tuple):
+            return self.asked.memory
+        patch = self.backbone.facts.patch
+        height, width = padded(self.size, patch)
+        return min(self.asked.memory, len(self.train) * (height // patch) * (width // patch))
+
+    def run(self) -> list[Result]:
+        ensure_writable(self.asked.out)
+        results = self.done_before()
+        todo = [cell for cell in self.cells if cell.id not in results]
+        drawn = self.cells if self.asked.pictures else []
+        if todo:
+            check_masks(self.train, self.val)
+        if todo or drawn:
+            with ExitStack() as stack:
+                self._open(stack, drawn or todo)
+                for _, group in groupby(self.cells, lambda cell: (cell.blocks, cell.seed)):
+                    self._together(list(group), todo, results)
+        return [results[cell.id] for cell in self.cells]
+
+    def _open(self, stack: ExitStack, cells: Sequence[Cell]) -> None:
+        spec = self.spec(cells)
+        say_what_is_adapted(self.backbone, spec)
+        self.train_features = stack.enter_context(self.features(self.train.items, spec, "train"))
+        self.val_features = stack.enter_context(self.features(self.val.items, spec, "val"))
+
+    def _together(
+        self, group: list[KnnCell], todo: Sequence[Cell], results: dict[str, Result]
+    ) -> None:
+        """Cells of one bank."""
+        mine = [cell for cell in group if cell in todo]
+        if not mine and not self.asked.pictures:
+            return
+        with memory_is_short_at(group[0].layers, "seeking neighbours", ADVICE):
+            memory = self.remember(group[0])
+            if mine:
+                results |= self._score(mine, memory)
+            for cell in group if self.asked.pictures else ():
+                self._draw(results[cell.id], cell, memory)
+
+    # -- the bank
+
+    def remember(self, cell: KnnCell) -> Remembered:
+        with self.timed("bank"):
+            bank = self._bank(cell.seed)
+            width = self.backbone.facts.width * len(cell.blocks)
+            needed = cell.storage.bytes(len(bank), width)
+            log.info(
+                "%s: %s tokens in the bank, %s: %s",
+                cell.layers, f"{len(bank):,}", cell.storage.words, size_text(needed),
+            )  # fmt: skip
+            index = self._index(cell, bank, width)
+        facts: dict[str, Any] = {"tokens": len(bank), "bytes": needed}
+        if isinstance(index, vectors.Lists):
+            facts |= {"lists": index.lists, "searched": index.searched}
+            log.info(
+                "%s: %d of %d lists are searched; they hold %.1f %% of the %d nearest",
+                cell.layers, index.searched, index.lists, 100 * index.recall(K), K,
+            )  # fmt: skip
+        shares = zip(self.train.classes, bank.class_shares().tolist(), strict=True)
+        return Remembered(bank, index, {**facts, "class_percent": {c: 100 * s for c, s in shares}})
+
+    def _bank(self, seed: int) -> Bank:
+        shares = shares_of(self.asked.memory, len(self.train), seed)
+        work = partial(self._patches, seed=seed, shares=shares)
+        images = range(len(self.train))
+        bank = joined(list(in_parallel(work, images, "choosing patches of train")))
+        if not len(bank):
+            raise DataError("no patch of a training image has a labelled pixel")
+        return bank
+
+    def _patches(self, image: int, seed: int, shares: np.ndarray) -> tuple[np.ndarray, Any]:
+        plan = self.train_features.plan
+        mask = resize_mask(self.train[image].mask(), plan.sizes_hw[image])
+        counts = patch_counts(mask, plan.grid_hw(image), plan.patch, len(self.train.classes))
+        return remember(counts, int(shares[image]), seed, image)
+
+    def _index(self, cell: KnnCell, bank: Bank, width: int) -> vectors.Flat | vectors.Lists:
+        pieces = partial(self._pieces, bank, self.columns(cell))
+        if cell.storage.index == "flat":
+            return vectors.Flat(pieces, len(bank), width, cell.storage.numbers, self.gpus)
+        return vectors.Lists(
+            pieces, len(bank), width, probes=self._probes(cell), seed=cell.seed,
+            k=max(self.asked.ks), usual_k=K, quantised=cell.storage.numbers == "pq",
+            on_gpus=self.gpus,
+        )  # fmt: skip
+
+    def _pieces(self, bank: Bank, columns: Sequence[str]) -> Iterator[np.ndarray]:
+        """The tokens of the bank, some images at a time."""
+        waiting: list[np.ndarray] = []
+        with progress("reading the bank", len(bank), "tokens") as advance:
+            for image, rows in enumerate(bank.rows):
+                if len(rows):
+                    tokens = self.train_features.tokens(image, columns, rows)
+                    waiting.append(normalised(tokens))
+                if sum(map(len, waiting)) >= vectors.PIECE or image + 1 == len(bank.rows):
+                    if waiting:
+                        yield np.concatenate(waiting)
+                        advance(sum(map(len, waiting)))
+                    waiting = []
+
+    def _probes(self, cell: KnnCell) -> np.ndarray:
+        """Tokens of validation images, evenly from some of them."""
+        rng = randomness("probes", cell.seed)
+        images = rng.permutation(len(self.val))[:64]
+        each = -(-PROBES // len(images))
+        found = []
+        for image in images.tolist():
+            count = self.val_features.plan.tokens(image)
+            rows = np.sort(rng.permutation(count)[:each])
+            found.append(self.val_features.tokens(image, self.columns(cell), rows))
+        probes = normalised(np.concatenate(found))
+        return probes[rng.permutation(len(probes))]
+
+    # -- scores
+
+    def _score(self, cells: Sequence[KnnCell], memory: Remembered) -> dict[str, Result]:
+        by_id = {cell.id: cell for cell in cells}
+        chunks = {cell.id: self._chunks(cell) for cell in cells}
+        split = self.split(cells[0])
+
+        with (
+            progress(self.label("neighbours", cells[0]), len(self.val)) as advance,
+            self.timed("searching"),
+        ):
+
+            def work(numbers: Sequence[int], names: Sequence[str]) -> dict[str, Arrays]:
+                votes = [by_id[name].vote for name in names]
+                found = evaluation.score(
+                    split, numbers, memory.index, memory.bank.labels, votes, advance
+                )
+                return {name: {"counts": found[:, i]} for i, name in enumerate(names)}
+
+            parts = in_chunks(chunks, len(self.val), work, advance, self.asked.force)
+        made = {}
+        for name, kept in parts.items():
+            counts = np.concatenate([part["counts"] for part in kept])
+            made[name] = self._record(by_id[name], counts, memory)
+            chunks[name].forget()
+        return made
+
+    def split(self, cell: Cell) -> Split:
+        return Split(self.val_features, self.val, self.columns(cell), None)
+
+    def _record(self, cell: KnnCell, counts: np.ndarray, memory: Remembered) -> Result:
+        index, bank = memory.index, memory.facts
+        if isinstance(index, vectors.Lists):
+            bank = {**bank, "recall": index.recall(cell.vote.k)}
+        metrics = {**figures(counts, self.val.classes), "bank": bank}
+        result = written.record(self, cell, metrics)
+        write_result(self.asked.out, result, {"counts": counts})
+        return result
+
+    def _chunks(self, cell: Cell) -> Chunks:
+        keeping = self.asked.keeping
+        return Chunks(None if keeping.in_memory else cache_folder(keeping.cache) / "knn" / cell.id)
+
+    # -- pictures
+
+    def _draw(self, result: Result, cell: KnnCell, memory: Remembered) -> None:
+        from skipbench.results.store import read_arrays
+        from skipbench.runs._pictures import Drawing, draw_record
+
+        split, labels = self.split(cell), memory.bank.labels
+
+        def predict(
+            image: int, size_hw: tuple[int, int]
+        ) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
+            grid, tokens = split.grid(image), normalised(split.tokens(image))
+            maps = evaluation.label_maps(tokens, grid.size_hw, memory.index, labels, [cell.vote])
+            return evaluation.segment(maps, grid, size_hw)[0], {}
+
+        counts = read_arrays(self.asked.out / f"{result.id}.npz")["counts"]
+        drawing = Drawing(self.val, self.val, predict, counts)
+        how = f"{cell.layers}, {cell.vote.k} neighbours at {cell.vote.temperature:g}"
+        draw_record(self.asked.out / result.id, drawing, self.asked.pictures, result, how)
