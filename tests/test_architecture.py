@@ -85,11 +85,10 @@ def test_one_place_opens_weights():
 def test_public_surface():
     assert set(skipbench.__all__) == {
         "__version__", "Backbone", "Checkpoint", "CheckpointFacts", "Dataset", "DatasetFacts",
-        "FeatureSpec", "Result", "SkipbenchError", "calibrate", "check", "compare", "extract",
-        "find_objects", "inspect", "load_backbone", "open_checkpoint", "open_dataset", "pca",
-        "probe",
-        "probe_all", "read_results", "report", "run", "table", "tables", "tokencut",
-        "update_baseline",
+        "FeatureSpec", "Result", "SkipbenchError", "calibrate", "check", "cluster", "compare",
+        "extract", "find_objects", "inspect", "knn", "load_backbone", "open_checkpoint",
+        "open_dataset", "pca", "probe", "probe_all", "read_results", "report", "run",
+        "table", "tables", "tokencut", "update_baseline",
     }  # fmt: skip
     assert all(getattr(skipbench, name) is not None for name in skipbench.__all__)
     with pytest.raises(AttributeError):

@@ -101,16 +101,15 @@ def test_env(cli):
     assert "torch" in cli("env").stdout
 
 
-def test_faiss_builds_that_overwrite_each_other_are_named(monkeypatch):
-    from skipbench.cli import env_command
+def test_faiss_builds_that_overwrite_each_other_are_named(cli, monkeypatch):
+    from skipbench.engine import vectors
 
     installed = {"faiss-cpu": "1.9", "faiss-gpu": "1.7"}
-    monkeypatch.setattr(env_command, "version", lambda name: installed.get(name, "missing"))
-    assert (
-        env_command.faiss_build().startswith("broken") and "uninstall" in env_command.faiss_build()
-    )
+    monkeypatch.setattr(vectors, "builds", lambda: installed)
+    said = json.loads(cli("env", "--json").stdout)["faiss"]
+    assert "broken" in said and "pip uninstall -y faiss-cpu faiss-gpu" in said
     installed.pop("faiss-gpu")
-    assert env_command.faiss_build() == "faiss-cpu 1.9"
+    assert json.loads(cli("env", "--json").stdout)["faiss"] == "faiss-cpu 1.9"
 
 
 # --- inspect ---------------------------------------------------------------------------------

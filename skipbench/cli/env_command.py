@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from skipbench.cli import options
-from skipbench.engine.environment import version, versions
+from skipbench.engine.environment import versions
 
 
 def add_to(app: typer.Typer) -> None:
@@ -36,6 +36,7 @@ def environment(cache: str | None = None) -> dict[str, Any]:
     import torch
 
     from skipbench import __version__
+    from skipbench.engine import vectors
     from skipbench.files import cache_folder, size_text
 
     folder = cache_folder(cache)
@@ -44,24 +45,13 @@ def environment(cache: str | None = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "packages": versions(),
-        "faiss": faiss_build(),
+        "faiss": vectors.state(),
         "devices": _devices(),
         "cuda_build": torch.version.cuda or "none: this torch has no CUDA",
         "threads": torch.get_num_threads(),
         "cache": str(folder),
         "cache_free": size_text(shutil.disk_usage(_existing(folder)).free),
     }
-
-
-def faiss_build() -> str:
-    """Which of the two builds is installed; both at once have overwritten each other."""
-    builds = [name for name in ("faiss-cpu", "faiss-gpu") if version(name) != "missing"]
-    if len(builds) == 2:
-        return (
-            "broken: faiss-cpu and faiss-gpu overwrite each other. Repair: pip uninstall -y "
-            "faiss-cpu faiss-gpu, then install one of them"
-        )
-    return f"{builds[0]} {version(builds[0])}" if builds else "not installed"
 
 
 def _devices() -> list[str]:

@@ -8,7 +8,7 @@ import typer
 
 from skipbench.errors import CheckpointError, UsageError, did_you_mean
 from skipbench.files import missing_checkpoint
-from skipbench.records import LABELS, PositionRule, Residual
+from skipbench.records import LABELS, PRECISIONS, PositionRule, Residual, StoreDtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,6 +159,45 @@ CacheLimit = Annotated[
     ),
 ]
 Out = Annotated[str, typer.Option("--out", help="Folder for the records.")]
+Layers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--layers",
+        help="last, multiscale, last4, ibot, all, or blocks: 2,5,-1. Repeatable: several share one "
+        "pass over the images.",
+        show_default="last",
+    ),
+]
+MaskedDataset = Annotated[
+    str,
+    typer.Option(
+        "--dataset",
+        help="voc, ade20k, cocostuff, voc07, folder:PATH or shapes.",
+        show_default=False,
+    ),
+]
+Norm = Annotated[
+    bool, typer.Option("--norm/--no-norm", help="The final norm applied to every block taken.")
+]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, help="At most so many images of each split.")
+]
+SubsetSeed = Annotated[
+    int, typer.Option("--subset-seed", help="Of the random subset of training images.")
+]
+NoCache = Annotated[
+    bool, typer.Option("--no-cache", help="Keep features in memory instead of on disk.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Do it again, though it is done.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only say how long it would take, from a trial.")
+]
+Predictions = Annotated[
+    int,
+    typer.Option(
+        "--pictures", min=0, help="Draw so many predictions beside their masks, worst and best."
+    ),
+]
 Results = Annotated[
     list[str] | None,
     typer.Argument(help="Folders or files of records.", show_default="results"),
@@ -237,6 +276,39 @@ def how_to_read(
         }
 
     return reading
+
+
+def of_features(
+    layers: list[str] | None,
+    size: str,
+    precision: str,
+    store_dtype: str,
+    batch: str,
+    cache: str | None,
+    cache_limit: str,
+    no_cache: bool,
+    out: str,
+) -> dict[str, Any]:
+    """The options that say which features and where they are kept, checked, as the Python calls
+    have them."""
+    from skipbench.features.layers import check_layers
+    from skipbench.files import cache_folder, ensure_writable, parse_bytes
+    from skipbench.images import parse_size
+
+    one_of("--precision", precision, *PRECISIONS)
+    one_of("--store-dtype", store_dtype, *get_args(StoreDtype))
+    for text in layers or []:
+        check_layers(text)
+    parse_size(size)
+    at_once, cache_bytes = batch_size(batch), parse_bytes(cache_limit)
+    ensure_writable(Path(out))
+    if not no_cache:
+        ensure_writable(cache_folder(cache) / "features")
+    return {
+        "layers": layers or ["last"], "size": size, "precision": precision,
+        "store_dtype": store_dtype, "cache": cache, "cache_limit": cache_bytes,
+        "in_memory": no_cache, "batch_size": at_once, "out": out,
+    }  # fmt: skip
 
 
 def ensure_checkpoint(ckpt: str) -> None:

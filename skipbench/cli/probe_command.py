@@ -1,19 +1,25 @@
 """`skipbench probe`: linear-probe segmentation, mIoU with an interval."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from skipbench.cli import options
 from skipbench.cli.page import plain_table, say_estimate, wide_page
+from skipbench.cli.segmentation import (
+    blocks_words,
+    interval_words,
+    show_classes,
+    show_spread,
+    show_what,
+    show_where,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from skipbench.records import Result
-
-MOST_CLASSES = 30  # listed on the screen; all are in the record
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,14 +30,7 @@ def add_to(app: typer.Typer) -> None:
 
 def probe(
     ckpt: options.Ckpt,
-    dataset: Annotated[
-        str,
-        typer.Option(
-            "--dataset",
-            help="voc, ade20k, cocostuff, voc07, folder:PATH or shapes.",
-            show_default=False,
-        ),
-    ],
+    dataset: options.MaskedDataset,
     layers: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,9 +104,7 @@ def probe(
             show_default="as the protocol",
         ),
     ] = None,
-    norm: Annotated[
-        bool, typer.Option("--norm/--no-norm", help="The final norm applied to every block taken.")
-    ] = True,
+    norm: options.Norm = True,
     views: Annotated[
         int | None,
         typer.Option(
@@ -127,12 +124,8 @@ def probe(
             show_default="3000 of ade20k and of cocostuff, else all",
         ),
     ] = None,
-    subset_seed: Annotated[
-        int, typer.Option("--subset-seed", help="Of the random subset of training images.")
-    ] = 0,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="At most so many images of each split.")
-    ] = None,
+    subset_seed: options.SubsetSeed = 0,
+    limit: options.Limit = None,
     data_root: options.DataRoot = None,
     classes: options.Classes = None,
     skip_bad: options.SkipBad = 0,
@@ -149,20 +142,11 @@ def probe(
     store_dtype: options.StoreDtypeOption = "fp16",
     cache: options.Cache = None,
     cache_limit: options.CacheLimit = "50GB",
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Keep features in memory instead of on disk.")
-    ] = False,
+    no_cache: options.NoCache = False,
     out: options.Out = "results",
-    force: Annotated[bool, typer.Option("--force", help="Do it again, though it is done.")] = False,
-    pictures: Annotated[
-        int,
-        typer.Option(
-            "--pictures", min=0, help="Draw so many predictions beside their masks, worst and best."
-        ),
-    ] = 0,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say how long it would take, from a trial.")
-    ] = False,
+    force: options.Force = False,
+    pictures: options.Predictions = 0,
+    dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -172,29 +156,17 @@ def probe(
     The backbone sees each image once, all learning rates train at once. Interrupted, it goes on
     where it was; done before, it is found in the results.
     """
-    from pathlib import Path
-
     from skipbench.evaluations._protocols import parse_seeds, settle
-    from skipbench.features.layers import check_layers
-    from skipbench.files import cache_folder, ensure_writable, parse_bytes
-    from skipbench.images import parse_size
-    from skipbench.records import PRECISIONS, StoreDtype
 
     options.one_of("--select", select, "val", "holdout")
-    options.one_of("--precision", precision, *PRECISIONS)
-    options.one_of("--store-dtype", store_dtype, *get_args(StoreDtype))
-    for text in layers or []:
-        check_layers(text)
     how = settle(
         protocol, epochs=epochs, rates=lr, size=size, score_size=score_size,
         loss_pixels=loss_pixels, standardize=standardize, views=views,
     )  # fmt: skip
-    parse_size(how.size)
     wanted_seeds = parse_seeds(seeds)
-    at_once, cache_bytes = options.batch_size(batch_size), parse_bytes(cache_limit)
-    ensure_writable(Path(out))
-    if not no_cache:
-        ensure_writable(cache_folder(cache) / "features")
+    features = options.of_features(
+        layers, how.size, precision, store_dtype, batch_size, cache, cache_limit, no_cache, out
+    )
     reading = options.how_to_read(
         ckpt, residual, weights, heads, expect, position_rule, device, label
     )
@@ -209,15 +181,14 @@ def probe(
     from skipbench.runs.calls import open_probe
 
     run = open_probe(
-        ckpt, dataset, layers=layers or ["last"], seeds=wanted_seeds, splits=splits, **reading(),
-        protocol=protocol, epochs=epochs, lr=lr, size=size, score_size=score_size,
+        ckpt, dataset, seeds=wanted_seeds, splits=splits, **reading(),
+        **{**features, "size": size},  # only what was given: the protocol has the rest
+        protocol=protocol, epochs=epochs, lr=lr, score_size=score_size,
         loss_pixels=loss_pixels, standardize=standardize, views=views,
         select=select,  # type: ignore[arg-type]
         norm=norm, train_images=train_images, subset_seed=subset_seed, data_root=data_root,
-        limit=limit, classes=classes, skip_bad=skip_bad, precision=precision,
-        store_dtype=store_dtype,  # type: ignore[arg-type]
-        cache=cache, cache_limit=cache_bytes, in_memory=no_cache, batch_size=at_once,
-        workers=workers, out=out, force=force, pictures=pictures,
+        limit=limit, classes=classes, skip_bad=skip_bad, workers=workers, force=force,
+        pictures=pictures,
     )  # fmt: skip
     if dry_run:
         from skipbench.runs._estimate import estimate
@@ -233,24 +204,14 @@ def probe(
 
 def show(results: "Sequence[Result]", out: str) -> None:
     console = wide_page()
-    first = results[0]
-    dataset, checkpoint, training = first.dataset, first.checkpoint, first.training or {}
-    partial = ", partial" if dataset["partial"] or training["partial"] else ""
-    console.print(
-        f"\n[bold]{dataset['name']} {dataset['split']}[/bold], {dataset['images']:,} images"
-        f"{partial}; trained on {training['images']:,} of {training['split']}"
-    )
-    console.print(f"{checkpoint['name']} ({checkpoint['residual']})", markup=False)
-    console.print(_settings(first), markup=False)
+    show_what(console, results[0], _settings(results[0]), "trained on")
     for layers in dict.fromkeys(result.features["layers"] for result in results):
         group = [result for result in results if result.features["layers"] == layers]
         for result in group:
             _show_one(console, result, several=len(group) > 1)
         if len(group) > 1:
             _show_spread(console, layers, group)
-    console.print("\nrecords:", markup=False)
-    for result in results:
-        console.print(f"  {out}/{result.id}.json", markup=False)
+    show_where(console, results, out)
 
 
 def _settings(result: "Result") -> str:
@@ -271,18 +232,16 @@ def _settings(result: "Result") -> str:
 
 def _show_one(console: Any, result: "Result", several: bool) -> None:
     metrics, protocol = result.metrics, result.protocol
-    blocks = result.features["blocks"]
-    which = f"block{'s' if len(blocks) > 1 else ''} {', '.join(map(str, blocks))}"
     seed = f", seed {protocol['seed']}" if several else ""
-    console.print(f"\n[bold]{result.features['layers']}[/bold] ({which}{seed})")
+    console.print(f"\n[bold]{result.features['layers']}[/bold] ({blocks_words(result)}{seed})")
     if len(metrics["rates"]) > 1:
         console.print(_rates_table(metrics))
     console.print(_headlines(metrics, len(protocol["held_out"])))
     for edge in dict.fromkeys(row["edge"] for row in metrics["chosen"].values() if row):
         if edge:
             console.print(f"the {edge} rate of the sweep was chosen: widen the sweep with --lr")
-    if not several and len(metrics["per_class"]) <= MOST_CLASSES:
-        console.print(_classes_table(metrics["per_class"]))
+    if not several:
+        show_classes(console, metrics["per_class"])
 
 
 def _headlines(metrics: Any, held_out: int) -> Any:
@@ -302,12 +261,10 @@ def _headlines(metrics: Any, held_out: int) -> Any:
         rows.append((metrics["chosen"][second], how[second], ""))
     for row, words, style in rows:
         reason = f"rate {row['rate']:g}" + (f", {words}" if words else "")
-        table.add_row(f"mIoU {row['miou']:.1f}", _interval(row["interval"]), reason, style=style)
+        table.add_row(
+            f"mIoU {row['miou']:.1f}", interval_words(row["interval"]), reason, style=style
+        )
     return table
-
-
-def _interval(ends: "Sequence[float] | None") -> str:
-    return f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else "–"
 
 
 def _rates_table(metrics: Any) -> Any:
@@ -328,7 +285,7 @@ def _rates_table(metrics: Any) -> Any:
         mark = "← best on " + " and ".join(marks) if marks else ""
         held_out = "–" if row["holdout_miou"] is None else f"{row['holdout_miou']:.1f}"
         table.add_row(
-            f"{row['rate']:g}", f"{row['miou']:.1f}", _interval(row["interval"]),
+            f"{row['rate']:g}", f"{row['miou']:.1f}", interval_words(row["interval"]),
             f"{row['pixel_accuracy']:.1f}", f"{row['mean_accuracy']:.1f}",
             f"{row['weighted_iou']:.1f}", held_out, mark,
             style="bold" if row["rate"] == metrics["rate"] else "",
@@ -336,25 +293,10 @@ def _rates_table(metrics: Any) -> Any:
     return table
 
 
-def _classes_table(per_class: "dict[str, float | None]") -> Any:
-    """Four classes a line, names and figures below each other."""
-    table = plain_table(show_header=False)
-    for _ in range(4):
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True, justify="right")
-    cells = [(name, "–" if iou is None else f"{iou:.1f}") for name, iou in per_class.items()]
-    for start in range(0, len(cells), 4):
-        table.add_row(*(text for pair in cells[start : start + 4] for text in pair), style="dim")
-    return table
-
-
 def _show_spread(console: Any, layers: str, group: "Sequence[Result]") -> None:
     from statistics import mean, stdev
 
-    seeds = f"mean ± deviation over {len(group)} seeds"
-    values = [result.metrics["miou"] for result in group]
-    figure = f"{mean(values):.2f} ± {stdev(values):.2f}"
-    console.print(f"\n[bold]{layers}[/bold]: mIoU [bold]{figure}[/bold], {seeds}")
+    show_spread(console, layers, group)
     for where, words in (("val", "best on val"), ("holdout", "best on held-out images")):
         chosen = [result.metrics["chosen"][where] for result in group]
         if group[0].metrics["selected_on"] not in (None, where) and all(chosen):

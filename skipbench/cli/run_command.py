@@ -49,7 +49,7 @@ def run(
         ),
     ] = None,
     cache: options.Cache = None,
-    force: Annotated[bool, typer.Option("--force", help="Do it again, though it is done.")] = False,
+    force: options.Force = False,
     dry_run: Annotated[
         bool,
         typer.Option(

@@ -136,16 +136,14 @@ def tokencut(
             show_default="results, or found",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Do it again, though it is done.")] = False,
+    force: options.Force = False,
     pictures: Annotated[
         int,
         typer.Option(
             "--pictures", min=0, help="Draw so many images with what was found, worst and best."
         ),
     ] = 0,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say how long it would take, from a trial.")
-    ] = False,
+    dry_run: options.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,

@@ -19,7 +19,9 @@ def version(package: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    return {name: version(name) for name in PACKAGES}
+    from skipbench.engine.vectors import builds
+
+    return {name: version(name) for name in PACKAGES} | builds()
 
 
 @cache

@@ -24,7 +24,11 @@ SCHEMA = 1
 NEWER = ("method",)  # facts that the first baselines do not have
 
 # Settings that a name tells where they are not these: the same model may be judged by several.
-USUAL = {"tokencut": {"method": "tokencut", "tensor": "keys", "score": "boxes"}}
+USUAL: dict[str, dict[str, Any]] = {
+    "tokencut": {"method": "tokencut", "tensor": "keys", "score": "boxes"},
+    "knn": {"k": 30, "temperature": 0.02},
+    "cluster": {"clusters": "classes"},
+}
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ def name_of(entry: Entry) -> str:
 
 def _unusual(entry: Entry) -> list[Any]:
     settings, usual = entry.first.settings, USUAL.get(entry.facts["evaluation"], {})
-    return [settings[n] for n in usual if settings.get(n) not in (None, usual[n])]
+    told = {n: settings[n] for n in usual if settings.get(n) not in (None, usual[n])}
+    return [value if isinstance(value, str) else f"{n} {value:g}" for n, value in told.items()]
 
 
 def named(found: Sequence[Entry]) -> dict[str, list[Entry]]:

@@ -37,6 +37,7 @@ CHOSEN = "chosen on"  # the setting that says on which images a rate or a block 
 
 # Settings of a protocol that do not make it another protocol, or that are told otherwise: the
 # feature of TokenCut as the tensor.
+USUAL_PROTOCOLS = ("paper", "hummingbird", "k-means", None)  # that need no remark
 NOT_SETTINGS = {
     "name", "seed", "held_out", "interval", "select", "splits", "changes", "feature",
 }  # fmt: skip
@@ -159,8 +160,7 @@ class Figure:
         found += [words] if (words := self._choice()) else []
         if edge := self.result.metrics.get("edge"):
             found.append(f"the {edge} rate of the sweep was chosen: a wider one may be better")
-        if words := self._degenerate():
-            found.append(words)
+        found += [words for words in (self._degenerate(), self._approximate()) if words]
         if self.result.checkpoint.get("warning"):
             residual = self.result.checkpoint["residual"]
             found.append(f"run {residual}, though its weights do not look so")
@@ -190,6 +190,14 @@ class Figure:
             return ""
         return f"{count:,} of {images:,} images degenerate: their box is the whole image"
 
+    def _approximate(self) -> str:
+        """Of nearest neighbours: where not all of the bank was searched."""
+        bank = self.result.metrics.get("bank")
+        recall = bank.get("recall") if isinstance(bank, dict) else None
+        if not is_number(recall):
+            return ""
+        return f"approximate search: {100 * recall:.0f} % of the nearest neighbours found"
+
     def _how_many(self) -> str:
         parts = [self.result.dataset, self.result.training]
         words = [
@@ -210,7 +218,7 @@ def _other_protocol(protocol: Mapping[str, Any]) -> str:
     ]
     if told:
         return f"protocol {protocol['name']} with {', '.join(told)}"
-    return f"protocol {protocol['name']}" if protocol.get("name") not in ("paper", None) else ""
+    return "" if protocol.get("name") in USUAL_PROTOCOLS else f"protocol {protocol['name']}"
 
 
 def _short(value: Any) -> str:

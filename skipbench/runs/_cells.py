@@ -53,11 +53,12 @@ class Cell:
 class FeatureRun:
     """Every stage is done when it is first needed."""
 
+    asked: Any  # of a kind of `AskedOfFeatures`
     cells: list[Any]  # of a kind of `Cell`
     stages: tuple[str, ...]  # whose seconds are told, after those of features
 
     def __init__(self, inspection: Inspection, asked: AskedOfFeatures, size: str) -> None:
-        self.inspection, self._asked = inspection, asked
+        self.inspection, self.asked = inspection, asked
         self.size = parse_size(size)
         self.backbone: Backbone = inspection.backbone(asked.precision)
         self.tensor = "tokens_norm" if asked.norm else "tokens"
@@ -77,16 +78,20 @@ class FeatureRun:
             blocks=tuple(sorted({block for cell in cells for block in cell.blocks})),
             tensors=(self.tensor,),
             size=self.size,
-            store_dtype=self._asked.store_dtype,
+            store_dtype=self.asked.store_dtype,
         )
 
     def columns(self, cell: Cell) -> tuple[str, ...]:
         return FeatureSpec(blocks=cell.blocks, tensors=(self.tensor,)).columns
 
+    def width(self, cell: Cell) -> int:
+        """Of its tokens."""
+        return self.backbone.facts.width * len(cell.blocks)
+
     def features(self, pictures: Sequence[Picture], spec: FeatureSpec, what: str) -> Features:
         with self.timed("features"):
             label = f"features of {what}"
-            found = self._asked.keeping.features(self.backbone, pictures, spec, label)
+            found = self.asked.keeping.features(self.backbone, pictures, spec, label)
         self.computed += found.computed
         return found
 
@@ -100,8 +105,8 @@ class FeatureRun:
 
     def done_before(self) -> dict[str, Result]:
         """Records that are there, by id."""
-        found, out = {}, self._asked.out
-        for cell in self.cells if not self._asked.force else ():
+        found, out = {}, self.asked.out
+        for cell in self.cells if not self.asked.force else ():
             if result := find_result(out, cell.id):
                 log.info("%s: done before (%s); --force does it again", cell.layers, cell.id)
                 found[cell.id] = relabel(out, result, self.backbone.facts)
@@ -109,11 +114,16 @@ class FeatureRun:
                 log.warning("the record %s is damaged, and is made anew", cell.id)
         return found
 
+    def drawn(self) -> list[Any]:
+        """Cells whose pictures are asked for: of several seeds, the first is enough to look at."""
+        first = self.asked.seeds[0]
+        return [cell for cell in self.cells if self.asked.pictures and cell.seed == first]
+
     def determined_by(self, blocks: tuple[int, ...]) -> dict[str, Any]:
         """What every figure depends on, for its id."""
         return {
             "model": model_part(self.backbone),
-            "features": [list(blocks), self.tensor, self._asked.store_dtype],
+            "features": [list(blocks), self.tensor, self.asked.store_dtype],
         }
 
     def features_part(self, cell: Cell, features: Features) -> dict[str, Any]:
@@ -124,12 +134,12 @@ class FeatureRun:
             "tensor": self.tensor,
             "size": size_name(self.size),
             "precision": self.backbone.precision,
-            "store_dtype": self._asked.store_dtype,
+            "store_dtype": self.asked.store_dtype,
             "degenerate": {c: len(features.degenerate[c]) for c in self.columns(cell)},
         }
 
     def label(self, what: str, cell: Cell) -> str:
-        seed = f" seed {cell.seed}" if len(self._asked.seeds) > 1 else ""
+        seed = f" seed {cell.seed}" if len(self.asked.seeds) > 1 else ""
         return f"{what} {cell.layers}{seed}"
 
 

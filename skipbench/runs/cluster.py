@@ -81,12 +81,13 @@ class Clustering:
 class Cluster(FeatureRun):
     """The whole run. Clusterings into as many clusters are scored in one pass."""
 
+    asked: Asked
     stages = ("clustering", "scoring")
     cells: list[ClusterCell]
 
     def __init__(self, inspection: Inspection, data: Dataset, asked: Asked) -> None:
         super().__init__(inspection, asked, asked.size)
-        self.data, self.asked, self.facts = data, asked, data.facts()
+        self.data, self.facts = data, data.facts()
         self.gpus = vectors.gpus(self.backbone.device)
         numbers: dict[int, str | int] = {}
         for given in asked.clusters:
@@ -111,12 +112,12 @@ class Cluster(FeatureRun):
         ensure_writable(self.asked.out)
         results = self.done_before()
         todo = [cell for cell in self.cells if cell.id not in results]
-        drawn = self.cells if self.asked.pictures else []
+        drawn = self.drawn()
         if todo:
             check_labelled(self.data)
         if todo or drawn:
             with ExitStack() as stack:
-                spec = self.spec(drawn or todo)
+                spec = self.spec([*todo, *drawn])
                 say_what_is_adapted(self.backbone, spec)
                 self.held = stack.enter_context(self.features(self.data.items, spec, "val"))
                 for blocks, layers in self.layers.items():
@@ -156,21 +157,20 @@ class Cluster(FeatureRun):
     def sample(self, cell: ClusterCell) -> np.ndarray:
         """(tokens, width) float32 of length 1: all, or as many from each image, by the seed."""
         tokens = sum(map(self.held.plan.tokens, range(len(self.data))))
-        width = self.backbone.facts.width * len(cell.blocks)
-        most = min(self.asked.sample, SAMPLE_BYTES // (4 * width))
+        most = min(self.asked.sample, SAMPLE_BYTES // (4 * self.width(cell)))
         seed = None if tokens <= most else cell.seed
         if self._sampled is None or self._sampled[0] != (cell.blocks, seed):
             self._sampled = None  # before the next one is there
             if seed is not None:
                 log.info("%s: k-means on %s of %s tokens", cell.layers, f"{most:,}", f"{tokens:,}")
-            self._sampled = (cell.blocks, seed), self._read(cell, width, most, seed)
+            self._sampled = (cell.blocks, seed), self._read(cell, most, seed)
         return self._sampled[1]
 
-    def _read(self, cell: Cell, width: int, most: int, seed: int | None) -> np.ndarray:
+    def _read(self, cell: Cell, most: int, seed: int | None) -> np.ndarray:
         images = range(len(self.data))
         counts = np.array([self.held.plan.tokens(image) for image in images])
         kept = counts if seed is None else counts.clip(max=shares_of(most, len(images), seed))
-        tokens = np.empty((kept.sum(), width), np.float32)
+        tokens = np.empty((kept.sum(), self.width(cell)), np.float32)
         for image, end in zip(images, kept.cumsum(), strict=True):
             rows = None
             if seed is not None:

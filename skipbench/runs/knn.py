@@ -77,12 +77,13 @@ class Remembered:
 class Knn(FeatureRun):
     """The whole run. Cells of the same layers and seed share a bank and its search."""
 
+    asked: Asked
     stages = ("bank", "searching")
     cells: list[KnnCell]
 
     def __init__(self, inspection: Inspection, train: Dataset, val: Dataset, asked: Asked) -> None:
         super().__init__(inspection, asked, asked.size)
-        self.train, self.val, self.asked = train, val, asked
+        self.train, self.val = train, val
         self.train_facts, self.val_facts = train.facts(), val.facts()
         self.gpus = vectors.gpus(self.backbone.device)
         self.votes = [Vote(k, t) for k in asked.ks for t in asked.temperatures]
@@ -115,14 +116,14 @@ class Knn(FeatureRun):
         ensure_writable(self.asked.out)
         results = self.done_before()
         todo = [cell for cell in self.cells if cell.id not in results]
-        drawn = self.cells if self.asked.pictures else []
+        drawn = self.drawn()
         if todo:
             check_masks(self.train, self.val)
         if todo or drawn:
             with ExitStack() as stack:
-                self._open(stack, drawn or todo)
+                self._open(stack, [*todo, *drawn])
                 for _, group in groupby(self.cells, lambda cell: (cell.blocks, cell.seed)):
-                    self._together(list(group), todo, results)
+                    self._together(list(group), todo, drawn, results)
         return [results[cell.id] for cell in self.cells]
 
     def _open(self, stack: ExitStack, cells: Sequence[Cell]) -> None:
@@ -132,17 +133,22 @@ class Knn(FeatureRun):
         self.val_features = stack.enter_context(self.features(self.val.items, spec, "val"))
 
     def _together(
-        self, group: list[KnnCell], todo: Sequence[Cell], results: dict[str, Result]
+        self,
+        group: list[KnnCell],
+        todo: Sequence[Cell],
+        drawn: Sequence[Cell],
+        results: dict[str, Result],
     ) -> None:
         """Cells of one bank."""
-        mine = [cell for cell in group if cell in todo]
-        if not mine and not self.asked.pictures:
+        scored = [cell for cell in group if cell in todo]
+        shown = [cell for cell in group if cell in drawn]
+        if not scored and not shown:
             return
         with memory_is_short_at(group[0].layers, "seeking neighbours", ADVICE):
             memory = self.remember(group[0])
-            if mine:
-                results |= self._score(mine, memory)
-            for cell in group if self.asked.pictures else ():
+            if scored:
+                results |= self._score(scored, memory)
+            for cell in shown:
                 self._draw(results[cell.id], cell, memory)
 
     # -- the bank
@@ -150,13 +156,12 @@ class Knn(FeatureRun):
     def remember(self, cell: KnnCell) -> Remembered:
         with self.timed("bank"):
             bank = self._bank(cell.seed)
-            width = self.backbone.facts.width * len(cell.blocks)
-            needed = cell.storage.bytes(len(bank), width)
+            needed = cell.storage.bytes(len(bank), self.width(cell))
             log.info(
                 "%s: %s tokens in the bank, %s: %s",
                 cell.layers, f"{len(bank):,}", cell.storage.words, size_text(needed),
             )  # fmt: skip
-            index = self._index(cell, bank, width)
+            index = self._index(cell, bank)
         facts: dict[str, Any] = {"tokens": len(bank), "bytes": needed}
         if isinstance(index, vectors.Lists):
             facts |= {"lists": index.lists, "searched": index.searched}
@@ -182,8 +187,8 @@ class Knn(FeatureRun):
         counts = patch_counts(mask, plan.grid_hw(image), plan.patch, len(self.train.classes))
         return remember(counts, int(shares[image]), seed, image)
 
-    def _index(self, cell: KnnCell, bank: Bank, width: int) -> vectors.Flat | vectors.Lists:
-        pieces = partial(self._pieces, bank, self.columns(cell))
+    def _index(self, cell: KnnCell, bank: Bank) -> vectors.Flat | vectors.Lists:
+        pieces, width = partial(self._pieces, bank, self.columns(cell)), self.width(cell)
         if cell.storage.index == "flat":
             return vectors.Flat(pieces, len(bank), width, cell.storage.numbers, self.gpus)
         return vectors.Lists(

@@ -47,11 +47,12 @@ class Asked(AskedOfFeatures):
 class Probe(FeatureRun):
     """The whole run. A cell is one training."""
 
+    asked: Asked
     stages = ("training", "scoring")
 
     def __init__(self, inspection: Inspection, train: Dataset, val: Dataset, asked: Asked) -> None:
         super().__init__(inspection, asked, asked.protocol.size)
-        self.train, self.val, self.asked = train, val, asked
+        self.train, self.val = train, val
         self.protocol = asked.protocol
         self.train_facts, self.val_facts = train.facts(), val.facts()
         self.cells = [

@@ -1,20 +1,19 @@
 """The linear probe in a suite."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import UsageError
-from skipbench.records import PRECISIONS, Result, StoreDtype
 from skipbench.suites import _keys
+from skipbench.suites._feature_kind import FEATURE_KEYS, FeatureKind
 from skipbench.suites._keys import Check
-from skipbench.suites._kind import Kind, Opened, Places
+from skipbench.suites._kind import Opened, Places
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
     from skipbench.runs._estimate import Estimate
-    from skipbench.runs.probe import Cell, Probe
+    from skipbench.runs.probe import Probe
     from skipbench.suites.sharing import Need
 
 
@@ -32,37 +31,26 @@ def _rates(value: Any) -> tuple[float, ...]:
     return parse_rates(value)
 
 
-# As `skipbench probe` calls them; in_memory is --no-cache.
+# As `skipbench probe` calls them.
 PROBE_KEYS: dict[str, Check] = {
-    "layers": _keys.several(_keys.layers),
+    **FEATURE_KEYS,
     "seeds": _keys.several(_keys.whole(0)),
     "protocol": _protocol,
     "epochs": _keys.whole(1),
     "lr": _rates,
-    "size": _keys.text_or_number,
     "score_size": _keys.text_or_number,
     "loss_pixels": _keys.text_or_number,
     "standardize": _keys.flag,
     "views": _keys.whole(1),
     "select": _keys.one_of("val", "holdout"),
-    "norm": _keys.flag,
     "train_images": _keys.whole(1),
     "subset_seed": _keys.whole(0),
-    "limit": _keys.whole(1),
-    "classes": _keys.whole(1),
-    "skip_bad": _keys.whole(0),
-    "precision": _keys.one_of(*PRECISIONS),
-    "store_dtype": _keys.one_of(*get_args(StoreDtype)),
-    "in_memory": _keys.flag,
-    "batch_size": _keys.whole(1),
-    "workers": _keys.whole(1),
-    "pictures": _keys.whole(0),
 }
 OF_DATA = ("train_images", "subset_seed", "limit", "classes", "skip_bad")
 OF_PROTOCOL = ("epochs", "lr", "size", "score_size", "loss_pixels", "standardize", "views")
 
 
-class ProbeKind(Kind):
+class ProbeKind(FeatureKind):
     keys = PROBE_KEYS
 
     def problems(self, options: Mapping[str, Any]) -> Iterator[tuple[str, UsageError]]:
@@ -108,24 +96,12 @@ class ProbeKind(Kind):
             opened.path, dataset, splits=(train, val), inspection=opened.inspection, **together
         )
 
-    def _todo(self, run: "Probe") -> "list[Cell]":
-        from skipbench.results.store import find_result
-
-        asked = run.asked
-        return [c for c in run.cells if asked.force or find_result(asked.out, c.id) is None]
-
-    def records(self, run: "Probe") -> int:
-        return len(run.cells)
-
-    def missing(self, run: "Probe") -> int:
-        return len(self._todo(run))
-
     def needs(self, run: "Probe") -> "list[Need]":
         """Crops and windows are the probe's own; what is kept in memory cannot be shared."""
         from skipbench.runs.splits import check_masks
         from skipbench.suites.sharing import Need
 
-        todo, keeping = self._todo(run), run.asked.keeping
+        todo, keeping = self.todo(run), run.asked.keeping
         if not todo or keeping.in_memory:
             return []
         check = cache(lambda: check_masks(run.train, run.val))
@@ -138,12 +114,7 @@ class ProbeKind(Kind):
             found.append(Need(run.backbone, run.val.items, spec, keeping, "val", check))
         return found
 
-    def do(self, run: "Probe") -> list[Result]:
-        return run.run()
-
     def estimate(self, run: "Probe") -> "Estimate":
         from skipbench.runs._estimate import estimate
 
-        rest = copy(run)
-        rest.cells = self._todo(run)
-        return estimate(rest)
+        return estimate(self.rest(run))

@@ -19,7 +19,7 @@ class Need:
     spec: FeatureSpec
     keeping: Keeping
     what: str  # train, val
-    check: Callable[[], None]  # called before the images are seen
+    check: Callable[[], object]  # called before the images are seen
 
 
 @dataclass(frozen=True)
