@@ -11,7 +11,7 @@ help:
 	@echo "make bench  run the benchmarks"
 
 # The stamp is written last: it stands only for an installation that went through.
-.venv/installed: pyproject.toml
+.venv/installed: pyproject.toml Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skipbench needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cpu,test,dev]'

@@ -124,6 +124,19 @@ def cut_shapes(ckpt: Path, folder: Path) -> Result:
     )  # fmt: skip
 
 
+def look_up_shapes(ckpt: Path, folder: Path) -> list[Result]:
+    """What needs no training, on the features of the probe: neighbours and clusters."""
+    from skipbench.runs.neighbours import cluster, knn
+
+    how: dict[str, Any] = {
+        "size": "160x208",
+        "device": "cpu",
+        "out": folder / "results",
+        "cache": str(folder / "cache"),
+    }
+    return [*knn(ckpt, "shapes", **how), *cluster(ckpt, "shapes", seeds=3, **how)]
+
+
 def colour_shapes(ckpts: Sequence[Path], folder: Path) -> list[Result]:
     """Principal components of every block of both models, on some of the same pictures."""
     from skipbench.runs.picturing import pca
@@ -140,7 +153,11 @@ def evaluate(ckpts: Sequence[Path], folder: Path) -> "list[Stored]":
 
     found = []
     for ckpt in ckpts:
-        figures = [*probe_shapes(ckpt, folder), cut_shapes(ckpt, folder)]
+        figures = [
+            *probe_shapes(ckpt, folder),
+            cut_shapes(ckpt, folder),
+            *look_up_shapes(ckpt, folder),
+        ]
         found += [Stored(result, folder / "results") for result in figures]
     return found + [Stored(result, folder / "pca") for result in colour_shapes(ckpts, folder)]
 

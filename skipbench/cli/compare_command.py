@@ -96,14 +96,17 @@ def compare(
 
 
 def show(pair: "Paired", top: int) -> None:
-    from skipbench.results.figures import METRICS
+    from skipbench.results.baseline import unusual
+    from skipbench.results.figures import METRICS, Figure
     from skipbench.results.rendering import chance, signed
 
     console = wide_page()
     first = pair.a[0].result
     metric = METRICS.get(pair.metric, pair.metric)
     method = first.protocol.get("method") or first.evaluation
-    heading = f"\n{method} on {first.dataset['name']} {first.dataset['split']}"
+    told = [word for word in unusual(Figure(pair.a[0])) if word != method]
+    where = f"{first.dataset['name']} {first.dataset['split']}"
+    heading = f"\n{method} on {', '.join([where, *told])}"
     console.print(heading, style="bold", markup=False)
     for letter, side, value in (("A", pair.a, pair.a_value), ("B", pair.b, pair.b_value)):
         console.print(f"{letter}  {metric} {value:.2f}  {_who(side)}", markup=False)
@@ -119,7 +122,8 @@ def show(pair: "Paired", top: int) -> None:
         console.print(f"not made alike: {name} {a} and {b}", markup=False)
     console.print(_verdict(pair))
     if len(pair.a) == len(pair.b) == 1 and first.protocol.get("seed") is not None:
-        words = "One training each: what another seed would do is not in it (--seeds, calibrate)."
+        made = {"knn": "bank", "cluster": "clustering"}.get(first.evaluation, "training")
+        words = f"One {made} each: what another seed would do is not in it (--seeds, calibrate)."
         console.print(words, style="dim")
     _moves(console, "classes", [m for m in pair.classes if m.difference][:top])
     _moves(console, "images", [m for m in pair.moved if m.effect and m.difference][:top])

@@ -58,6 +58,8 @@ def _show_results(records: "list[Stored]") -> None:
     typer.echo()
     for layout in ("table2", "table4"):
         show_table(table(records, layout=layout, compact=True, ci=True), wide_page())
+    untrained = [one for one in records if one.result.evaluation in ("knn", "cluster")]
+    show_table(table(untrained, ci=True), wide_page())
     for pair in compare("skip.pth", "skipless.safetensors", results=records):
         if pair.a[0].result.features["layers"] in ("multiscale", "all"):
             show_comparison(pair, top=3)
@@ -74,6 +76,8 @@ def _report(records: "list[Stored]", folder: "Path", open_it: bool) -> None:
         f"\nNow your own:  skipbench inspect --ckpt CHECKPOINT\n"
         f"               skipbench probe --ckpt CHECKPOINT --dataset voc\n"
         f"               skipbench tokencut --ckpt CHECKPOINT --dataset voc --layers all\n"
+        f"               skipbench knn --ckpt CHECKPOINT --dataset voc\n"
+        f"               skipbench cluster --ckpt CHECKPOINT --dataset voc\n"
         f"               skipbench pca PICTURES --ckpt CHECKPOINT\n"
         f"               skipbench table\n"
         f"               skipbench data list\n"

@@ -57,7 +57,7 @@ def knn(
             "--index",
             metavar="flat|ivf|auto",
             help="The whole bank is searched, or lists of it, with the recall recorded; auto: ivf "
-            "on the CPU for more than 200,000 tokens.",
+            "on the CPU for more than 100,000 tokens.",
         ),
     ] = "auto",
     bank_limit: Annotated[

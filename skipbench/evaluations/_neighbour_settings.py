@@ -18,7 +18,7 @@ TEMPERATURE = 0.02
 MEMORY = 1_024_000  # tokens
 MOST_K = 1024
 BANK_LIMIT = 4_000_000_000  # bytes
-FLAT_ON_CPU = 200_000  # tokens: more take seconds for each image
+FLAT_ON_CPU = 100_000  # tokens: more take seconds for each image
 
 CLASSES = "classes"  # as many clusters
 MOST_CLUSTERS = 10_000

@@ -15,7 +15,16 @@ import numpy as np
 
 from skipbench.errors import DataError, UsageError
 from skipbench.files import ensure_writable, write_whole
-from skipbench.results.figures import FACTS, Entry, differing, entries, fits, only, parse_where
+from skipbench.results.figures import (
+    FACTS,
+    Entry,
+    Figure,
+    differing,
+    entries,
+    fits,
+    only,
+    parse_where,
+)
 from skipbench.results.read import Source, read_results
 from skipbench.results.store import parse_json, read_arrays, write_arrays
 
@@ -70,13 +79,14 @@ def name_of(entry: Entry) -> str:
         str(word)
         for word in (
             facts["checkpoint"], facts["evaluation"], f"{facts['dataset']} {facts['split']}",
-            facts["features"], facts["protocol"], *_unusual(entry),
+            facts["features"], facts["protocol"], *unusual(entry.first),
         )
     )  # fmt: skip
 
 
-def _unusual(entry: Entry) -> list[Any]:
-    settings, usual = entry.first.settings, USUAL.get(entry.facts["evaluation"], {})
+def unusual(figure: Figure) -> list[str]:
+    """Settings that a name is not complete without: "lost", "k 5"."""
+    settings, usual = figure.settings, USUAL.get(figure.facts["evaluation"], {})
     told = {n: settings[n] for n in usual if settings.get(n) not in (None, usual[n])}
     return [value if isinstance(value, str) else f"{n} {value:g}" for n, value in told.items()]
 

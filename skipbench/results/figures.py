@@ -36,10 +36,11 @@ OPTIMIZERS = {"adamw": "AdamW", "soap": "SOAP", "sgd": "SGD", "lars": "LARS", "a
 CHOSEN = "chosen on"  # the setting that says on which images a rate or a block was chosen
 
 # Settings of a protocol that do not make it another protocol, or that are told otherwise: the
-# feature of TokenCut as the tensor.
+# feature of TokenCut as the tensor, the matching of clusters by their number.
 USUAL_PROTOCOLS = ("paper", "hummingbird", "k-means", None)  # that need no remark
 NOT_SETTINGS = {
     "name", "seed", "held_out", "interval", "select", "splits", "changes", "feature",
+    "matching",
 }  # fmt: skip
 
 
