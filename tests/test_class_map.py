@@ -111,3 +111,52 @@ def test_any_shape(seed):
     torch.testing.assert_close(chosen, resized.amax(1), rtol=1e-6, atol=1e-6)
     if seed % 3:  # without ties, the very same
         assert torch.equal(found.long(), resized.argmax(1))
+
+
+# -- more classes than a byte can name
+
+
+@pytest.mark.parametrize("classes", [255, 256, 257, 300, 1000])
+@pytest.mark.parametrize(("grid_hw", "size_hw"), [((5, 7), (41, 60)), ((7, 4), (5, 3))])
+def test_many_classes(classes, grid_hw, size_hw):
+    for logits in (
+        smooth(2, classes, grid_hw, (3, 3), seed=classes),
+        torch.randn(2, classes, *grid_hw, generator=torch.Generator().manual_seed(classes)),
+    ):
+        found = class_map(logits, size_hw)
+        assert found.dtype == (torch.uint8 if classes <= 256 else torch.int16)
+        assert torch.equal(found.long(), plainly(logits, size_hw))
+    assert found.amax() > 0.8 * classes or grid_hw == (7, 4)  # high numbers are among them
+
+
+def test_the_last_of_ten_thousand_classes_has_its_own_name():
+    """Nowhere does a number wrap around, be it in a sure cell, a sure column or between."""
+    logits = torch.randn(1, 10_000, 3, 4, generator=torch.Generator().manual_seed(0)) / 100
+    logits[:, 9_999, :, 1:3] = 1
+    logits[:, 257, 1:] += 1.5
+    found = class_map(logits, (25, 37))
+    assert torch.equal(found.long(), plainly(logits, (25, 37)))
+    assert {257, 9_999} <= set(found.unique().tolist())
+
+
+def test_ties_of_many_classes_go_to_the_first():
+    """Each of 600 is as good as the others: more candidates in every cell than a byte counts."""
+    logits = torch.zeros(1, 600, 3, 5)
+    assert not class_map(logits, (20, 31)).any()
+    logits[:, 300:, 1] = 1
+    found = class_map(logits, (20, 31))
+    assert torch.equal(found.long(), plainly(logits, (20, 31)))
+    assert set(found.unique().tolist()) <= {0, 300}
+
+
+@pytest.mark.parametrize("at_once", [1, 30_000])
+def test_many_classes_in_parts(monkeypatch, at_once):
+    logits = 1e-2 * torch.randn(2, 400, 3, 4, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(_class_map, "AT_ONCE", at_once)
+    assert torch.equal(class_map(logits, (17, 25)).long(), plainly(logits, (17, 25)))
+
+
+def test_many_classes_on_a_padded_picture():
+    logits = smooth(2, 300, (6, 8), (3, 3))
+    padded = plainly(logits, (120, 160))[:, :110, :148]
+    assert torch.equal(class_map(logits, (110, 148), (5.5, 7.4)).long(), padded)

@@ -54,6 +54,14 @@ def cluster(
             "where there are no more. At most 4 GB of them.",
         ),
     ] = 1_000_000,
+    redo: Annotated[
+        int,
+        typer.Option(
+            "--redo",
+            min=1,
+            help="k-means from so many starts, of which the tightest counts; some papers take 5.",
+        ),
+    ] = 1,
     size: Annotated[
         str,
         typer.Option(
@@ -119,8 +127,8 @@ def cluster(
 
     run = open_cluster(
         ckpt, dataset, seeds=wanted_seeds, data=data, **reading(), **how, clusters=clusters,
-        sample=sample, norm=norm, split=split, data_root=data_root, limit=limit, classes=classes,
-        skip_bad=skip_bad, workers=workers, force=force, pictures=pictures,
+        sample=sample, redo=redo, norm=norm, split=split, data_root=data_root, limit=limit,
+        classes=classes, skip_bad=skip_bad, workers=workers, force=force, pictures=pictures,
     )  # fmt: skip
     if dry_run:
         from skipbench.runs._neighbour_estimate import estimate_cluster

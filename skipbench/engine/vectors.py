@@ -53,7 +53,8 @@ def state() -> str:
         load()
     except UsageError as error:
         return str(error).replace("\n", " ")
-    return ", ".join(f"{name} {version}" for name, version in builds().items())
+    told = [f"{name} {version}" for name, version in builds().items()]
+    return ", ".join(told) or "faiss, of which pip knows nothing"
 
 
 def load() -> Any:
@@ -76,6 +77,8 @@ def load() -> Any:
     if hasattr(module, "IndexFlatIP"):
         return module
     sys.modules.pop("faiss", None)  # repaired, it is found in this very process
+    if module is not None and not hasattr(module, "__path__"):
+        raise UsageError(f"{module.__file__} is imported as faiss, and is not it: rename it")
     if module is not None or installed:
         where = ", ".join(map(str, getattr(module, "__path__", []))) or "it is gone"
         raise _damaged(installed, f"a folder without the module: {where}")
@@ -103,7 +106,7 @@ def _wanted(installed: dict[str, str]) -> str:
 
 def gpus(device: Any) -> int:
     """On how many a model on this device may have its neighbours sought."""
-    if getattr(device, "type", str(device)) != "cuda":
+    if not str(device).startswith("cuda"):
         return 0
     count = getattr(load(), "get_num_gpus", int)()
     if not count:
@@ -118,8 +121,9 @@ def _say_that_it_is_for_the_cpu() -> None:
 
 def checked(rows: np.ndarray) -> np.ndarray:
     """float32, C-contiguous and finite, as faiss wants it."""
-    rows = np.ascontiguousarray(rows, np.float32)
-    if not np.isfinite(rows.sum(dtype=np.float64)) and not np.isfinite(rows).all():
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(rows, np.float32)
+    if not np.isfinite(rows).all():
         raise NumbersError("NaN or Inf among the tokens: there is no distance to them")
     return rows
 
@@ -144,12 +148,13 @@ class Flat:
             else:
                 index.add(piece)
             start += len(piece)
+        assert start == count, f"{start} rows came, {count} were told of"
         self.index = None if index is None else _placed(index, half=dtype == "float16")
 
     def search(self, queries: np.ndarray, k: int) -> Neighbours:
         queries = checked(queries)
         if self.index is not None:
-            return self.index.search(queries, k)
+            return _or_none(*self.index.search(queries, k))
         return _nearest(self.faiss, queries, self.bank, k)
 
 
@@ -208,6 +213,8 @@ class Lists:
         on_gpus: int = 0,
     ) -> None:
         self.faiss = load()
+        if quantised and count < 256:
+            raise UsageError(f"{count} tokens are too few to quantise: give a higher --bank-limit")
         self.lists = max(1, min(2 ** round(np.log2(LISTS * count**0.5)), count // 8))
         index = self._untrained(width, quantised, seed)
         index.train(_some_rows(pieces, count, max(POINTS_A_LIST * self.lists, FEWEST_POINTS), seed))
@@ -258,9 +265,12 @@ class Lists:
         space.set_index_parameter(self.index, "nprobe", lists)
 
     def search(self, queries: np.ndarray, k: int) -> Neighbours:
-        """Numbers of -1, similarities of -inf, where the lists hold fewer than k."""
-        near, number = self.index.search(checked(queries), k)
-        return np.where(number < 0, -np.inf, near).astype(np.float32), number
+        return _or_none(*self.index.search(checked(queries), k))
+
+
+def _or_none(near: np.ndarray, number: np.ndarray) -> Neighbours:
+    """A similarity of -inf, and -1 as its number, where there are fewer than k."""
+    return np.where(number < 0, -np.inf, near).astype(np.float32), number
 
 
 def _some_rows(pieces: Pieces, count: int, most: int, seed: int) -> np.ndarray:
@@ -291,16 +301,18 @@ def _placed(index: Any, half: bool) -> Any:
 
 
 def k_means(
-    rows: np.ndarray, clusters: int, seed: int, turns: int, on_gpus: int = 0
-) -> tuple[np.ndarray, list[float]]:
-    """(clusters, width) float32 centroids, and the squared distances to them after each turn,
-    summed. It begins with random rows, as faiss does."""
+    rows: np.ndarray, clusters: int, seed: int, turns: int, redo: int = 1, on_gpus: int = 0
+) -> tuple[np.ndarray, float]:
+    """(clusters, width) float32 centroids, and the mean squared distance to them. It begins with
+    random rows, as faiss does. redo: the best of so many."""
     rows = checked(rows)
     if len(rows) < clusters:
         raise UsageError(f"{clusters:,} clusters of {len(rows):,} tokens: give fewer --clusters")
     made = load().Kmeans(
-        rows.shape[1], clusters, niter=turns, seed=seed, gpu=on_gpus or False,
+        rows.shape[1], clusters, niter=turns, nredo=redo, seed=seed, gpu=on_gpus or False,
         min_points_per_centroid=1, max_points_per_centroid=-(-len(rows) // clusters),
     )  # fmt: skip
     made.train(rows)
-    return np.asarray(made.centroids, np.float32), [float(turn) for turn in made.obj]
+    parts = (rows[start : start + PIECE] for start in range(0, len(rows), PIECE))
+    inertia = sum(float(made.assign(part)[0].sum(dtype=np.float64)) for part in parts)
+    return np.asarray(made.centroids, np.float32), inertia / len(rows)

@@ -5,7 +5,7 @@ The protocol of nearest neighbours is Hummingbird's (Balažević et al. 2023).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import nan
 from typing import Any, Literal, get_args
 
 from skipbench.errors import ResourceError, UsageError
@@ -15,6 +15,7 @@ INDEXES: tuple[str, ...] = get_args(IndexKind)
 
 K = 30
 TEMPERATURE = 0.02
+COLDEST, HOTTEST = 1e-4, 1e4
 MEMORY = 1_024_000  # tokens
 MOST_K = 1024
 BANK_LIMIT = 4_000_000_000  # bytes
@@ -24,6 +25,7 @@ CLASSES = "classes"  # as many clusters
 MOST_CLUSTERS = 10_000
 SAMPLE = 1_000_000  # tokens that k-means looks at
 SEEDS = 5
+MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,11 @@ def parse_ks(given: str | int | Sequence[int]) -> tuple[int, ...]:
 def parse_temperatures(given: str | float | Sequence[float]) -> tuple[float, ...]:
     """ "0.02,0.07" → (0.02, 0.07)."""
     found = [_number(part) for part in _parts(given)]
-    if not found or not all(isfinite(value) and value > 0 for value in found):
-        raise UsageError(f"--temperature {_told(given)}: give numbers above 0, such as 0.02")
+    if not found or not all(COLDEST <= value <= HOTTEST for value in found):
+        raise UsageError(
+            f"--temperature {_told(given)}: give numbers from {COLDEST:g} to {HOTTEST:g}, "
+            "such as 0.02"
+        )
     return tuple(sorted(set(found)))
 
 
@@ -93,14 +98,14 @@ def parse_clusters(given: str | int | Sequence[str | int]) -> tuple[str | int, .
 
 def parse_how_many_seeds(given: str | int | Sequence[int]) -> tuple[int, ...]:
     """5 → (0, 1, 2, 3, 4): so many. "0,7" or [0, 7] → these."""
-    if isinstance(given, str) and "," not in given and _whole(given):
-        given = int(given)
-    if isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= 1000:
-        return tuple(range(given))
-    found = [] if isinstance(given, int) else [_whole(part) for part in _parts(given)]
-    if not found or any(value is None for value in found):
+    several = not isinstance(given, str | int) or (isinstance(given, str) and "," in given)
+    found = [_whole(part) for part in _parts(given)]
+    seeds = [seed for seed in found if seed is not None]
+    if not several and seeds and seeds[0] > 0:
+        seeds = list(range(seeds[0])) if seeds[0] <= MOST_SEEDS else []
+    if not seeds or None in found:
         raise UsageError(f"--seeds {_told(given)}: give how many, such as 5, or which: 0,7")
-    return tuple(dict.fromkeys(value for value in found if value is not None))
+    return tuple(dict.fromkeys(seeds))
 
 
 def check_sample(sample: int, clusters: Sequence[str | int]) -> None:
@@ -125,7 +130,7 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return inf
+        return nan
 
 
 def _told(given: Any) -> str:

@@ -48,6 +48,7 @@ class Asked(AskedOfFeatures):
     seeds: tuple[int, ...] = tuple(range(SEEDS))
     clusters: tuple[str | int, ...] = (CLASSES,)
     sample: int = SAMPLE  # tokens
+    redo: int = 1  # k-means, of which the best is taken
     size: str = "448"
 
 
@@ -62,7 +63,7 @@ class Clustering:
     """What k-means has made."""
 
     centroids: np.ndarray  # (clusters, width) float32
-    inertia: tuple[float, ...]  # mean squared distance after each turn
+    inertia: float  # mean squared distance
     tokens: int  # that it looked at
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -74,8 +75,7 @@ class Clustering:
 
     @classmethod
     def of_state(cls, state: Mapping[str, torch.Tensor]) -> "Clustering":
-        inertia = tuple(state["inertia"].tolist())
-        return cls(state["centroids"].numpy(), inertia, int(state["tokens"]))
+        return cls(state["centroids"].numpy(), float(state["inertia"]), int(state["tokens"]))
 
 
 class Cluster(FeatureRun):
@@ -148,9 +148,8 @@ class Cluster(FeatureRun):
         if (state := None if self.asked.force else kept.load()) is not None:
             return Clustering.of_state(state)
         tokens = self.sample(cell)
-        centroids, turns = vectors.k_means(tokens, cell.clusters, cell.seed, TURNS, self.gpus)
-        inertia = tuple(turn / len(tokens) for turn in turns)
-        made = Clustering(centroids, inertia, len(tokens))
+        found = vectors.k_means(tokens, cell.clusters, cell.seed, TURNS, self.asked.redo, self.gpus)
+        made = Clustering(*found, len(tokens))
         kept.save(made.state())
         return made
 
@@ -220,8 +219,7 @@ class Cluster(FeatureRun):
             "clusters_used": int((pixels.sum(1) > 0).sum()),
             "classes_found": len(np.unique(matching[pixels.sum(1) > 0])),
             "tokens": made.tokens,
-            "inertia": made.inertia[-1],
-            "inertia_last_change": made.inertia[-1] / made.inertia[-2] - 1,
+            "inertia": made.inertia,
         }
         result = written.record(self, cell, metrics)
         kept = {"counts": counts, "centroids": made.centroids, "matching": matching}

@@ -71,6 +71,7 @@ class KnnOptions(FeatureOptions, total=False):
 class ClusterOptions(FeatureOptions, total=False):
     clusters: str | int | Sequence[str | int]
     sample: int
+    redo: int
     split: str | None
 
 
@@ -79,7 +80,7 @@ USUAL = {
     "residual": "auto", "expected": {},
 }  # fmt: skip
 USUAL_KNN = {**USUAL, "memory": MEMORY, "index": "auto", "bank_limit": BANK_LIMIT}
-USUAL_CLUSTER = {**USUAL, "sample": SAMPLE}
+USUAL_CLUSTER = {**USUAL, "sample": SAMPLE, "redo": 1}
 
 
 def knn(
@@ -164,6 +165,7 @@ def open_cluster(
     asked = clustering.Asked(
         clusters=parse_clusters(options.get("clusters", CLASSES)),
         sample=options.get("sample", SAMPLE),
+        redo=options.get("redo", 1),
         size=str(options.get("size") or "448"),
         seeds=parse_how_many_seeds(seeds),
         **_common(ckpt, dataset, layers, options, {"clusters"}, USUAL_CLUSTER),

@@ -48,6 +48,7 @@ CLUSTER_KEYS: dict[str, Check] = {
     "clusters": _of(settings.parse_clusters),
     "seeds": _of(settings.parse_how_many_seeds),
     "sample": _keys.whole(1),
+    "redo": _keys.whole(1),
     "split": _keys.text,
 }
 OF_DATA = ("limit", "classes", "skip_bad")
