@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: help demo test lint bench clean
 
 help:
-	@echo "make demo   inspect and probe a skip and a skipless model on embedded data"
+	@echo "make demo   evaluate a skip and a skipless model on embedded data"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff and mypy"
 	@echo "make bench  run the benchmarks"

@@ -327,7 +327,7 @@ def test_shapes(shuffled, clusters):
     images = Shapes("val", 10, shuffled)
     tokens, pixels = normalised(np.concatenate(images.values)), np.concatenate(images.counts)
     main, labelled = pixels.argmax(1), pixels.any(1)
-    # As many of each class, and many starts: what random rows begin with is not what is tested here.
+    # As many of each class, and many starts: random rows to begin with are not what is tested.
     rows = [tokens[labelled & (main == c)][:60] for c in range(images.classes)]
     centroids, _ = k_means(np.concatenate(rows), clusters, 0, TURNS, redo=60)
     (pairs,) = score(images, range(10), [centroids], images.classes)
