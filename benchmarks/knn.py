@@ -55,7 +55,7 @@ from skipbench.evaluations._neighbour_settings import TEMPERATURE, K
 from skipbench.evaluations._pixels import Grid
 from skipbench.evaluations.knn import QUERIES, Vote, normalised, score, segment, vote
 from skipbench.metrics.segmentation import IGNORED, class_counts
-from skipbench.runs.knn import PROBES
+from skipbench.runs._memory import PROBES
 
 faiss = vectors.load()  # after torch, as the command does
 WIDTH, SIDE, CLASSES = 384, 32, 21
@@ -181,8 +181,8 @@ def real(count: int, images: int, options: argparse.Namespace) -> Scene:
         train_images=options.train_images, memory=count, index="flat", bank_limit=10**11,
     )  # fmt: skip
     with ExitStack() as stack:
-        run._open(stack, run.cells)
-        memory, split = run.remember(run.cells[0]), run.split(run.cells[0])
+        run.look(stack, run.cells)
+        memory, split = run.memory.remember(run.cells[0]), run.split(run.cells[0])
         numbers = range(min(images, len(split)))
         held = [[of(i) for i in numbers] for of in (split.tokens, split.mask, split.grid)]
     return Scene(Images(*held), memory.index, memory.bank.labels)

@@ -103,6 +103,13 @@ class FeatureRun:
         finally:
             self.seconds[stage] += time.monotonic() - started
 
+    def seconds_since(self, before: Mapping[str, float]) -> dict[str, float]:
+        """By stage; before: what `seconds` was. Features are shared by all cells."""
+        return {
+            stage: spent if stage == "features" else spent - before[stage]
+            for stage, spent in self.seconds.items()
+        }
+
     def done_before(self) -> dict[str, Result]:
         """Records that are there, by id."""
         found, out = {}, self.asked.out

@@ -47,7 +47,10 @@ def protocol_part(run: "Cluster", clusters: int, said: str | int) -> dict[str, A
     }
 
 
-def record(run: "Cluster", cell: "ClusterCell", metrics: dict[str, Any]) -> Result:
+def record(
+    run: "Cluster", cell: "ClusterCell", metrics: dict[str, Any], seconds: dict[str, float]
+) -> Result:
+    """seconds: of all cells of the same layers."""
     protocol = protocol_part(run, cell.clusters, cell.asked)
     return plain_result(
         id=cell.id,
@@ -71,5 +74,5 @@ def record(run: "Cluster", cell: "ClusterCell", metrics: dict[str, Any]) -> Resu
                 "clusters": cell.asked,
             },
         },
-        timing=timing_part(run.seconds, len(run.data), run.computed),
+        timing=timing_part(seconds, len(run.data), run.computed),
     )  # fmt: skip

@@ -47,7 +47,10 @@ def protocol_part(run: "Knn", vote: Vote, storage: Storage) -> dict[str, Any]:
     }
 
 
-def record(run: "Knn", cell: "KnnCell", metrics: dict[str, Any]) -> Result:
+def record(
+    run: "Knn", cell: "KnnCell", metrics: dict[str, Any], seconds: dict[str, float]
+) -> Result:
+    """seconds: of all cells that were sought together."""
     protocol = protocol_part(run, cell.vote, cell.storage)
     return plain_result(
         id=cell.id,
@@ -70,5 +73,5 @@ def record(run: "Knn", cell: "KnnCell", metrics: dict[str, Any]) -> Result:
                 "temperature": cell.vote.temperature,
             },
         },
-        timing=timing_part(run.seconds, len(run.train) + len(run.val), run.computed),
+        timing=timing_part(seconds, len(run.train) + len(run.val), run.computed),
     )  # fmt: skip

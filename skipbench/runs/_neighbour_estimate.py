@@ -17,8 +17,9 @@ from skipbench.features.store import missing_images
 from skipbench.runs._cells import Cell, FeatureRun
 from skipbench.runs._estimate import TRIAL_IMAGES, Estimate
 from skipbench.runs._held import Split
+from skipbench.runs._memory import PROBES
 from skipbench.runs.cluster import Cluster
-from skipbench.runs.knn import PROBES, Knn, KnnCell
+from skipbench.runs.knn import Knn, KnnCell
 
 TRIAL_TOKENS = 20_000
 TRIAL_TURNS = 5

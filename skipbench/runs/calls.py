@@ -18,21 +18,11 @@ from skipbench.runs.probe import Asked, Probe
 from skipbench.runs.splits import open_splits
 
 
-class ProbeOptions(Reading, total=False):
+class FeatureOptions(Reading, total=False):
     """As on the command line; those of `Reading` say how the checkpoint is read."""
 
-    protocol: str
-    epochs: int | None
-    lr: str | float | Sequence[float] | None
     size: str | int | None
-    score_size: str | int | None
-    loss_pixels: str | int | None
-    standardize: bool | None
-    views: int | None
-    select: Literal["val", "holdout"]
     norm: bool
-    train_images: int | None
-    subset_seed: int
     data_root: str | Path | None
     limit: int | None
     classes: int | None
@@ -47,6 +37,19 @@ class ProbeOptions(Reading, total=False):
     out: str | Path
     force: bool
     pictures: int
+
+
+class ProbeOptions(FeatureOptions, total=False):
+    protocol: str
+    epochs: int | None
+    lr: str | float | Sequence[float] | None
+    score_size: str | int | None
+    loss_pixels: str | int | None
+    standardize: bool | None
+    views: int | None
+    select: Literal["val", "holdout"]
+    train_images: int | None
+    subset_seed: int
 
 
 # Options that say where and how fast, not what: they are no part of the call in a record.
@@ -103,8 +106,7 @@ def open_probe(
 ) -> Probe:
     """All of `probe_all` but the work itself. splits: training and validation images, if they are
     open already; inspection: the checkpoint, if it is."""
-    if unknown := set(options) - set(ProbeOptions.__annotations__):
-        raise TypeError(f"probe has no option {sorted(unknown)[0]!r}")
+    check_names(options, ProbeOptions, "probe")
     protocol = settle(
         options.get("protocol", "paper"),
         epochs=options.get("epochs"),
@@ -127,19 +129,31 @@ def open_probe(
     )
     asked = Asked(
         protocol=protocol,
-        layers=tuple(dict.fromkeys(layers)),
         seeds=tuple(seeds),
         select=options.get("select", "val"),
-        norm=options.get("norm", True),
-        store_dtype=options.get("store_dtype", "fp16"),
-        precision=options.get("precision", "auto"),
-        keeping=keeping_of(options),
-        out=Path(options.get("out", "results")),
-        force=options.get("force", False),
-        pictures=options.get("pictures", 0),
         call=call_of(ckpt, dataset, options, USUAL),
+        **asked_of_features(layers, options),
     )
     return Probe(inspection or inspect(ckpt, **reading_of(options)), train, val, asked)
+
+
+def check_names(options: Mapping[str, Any], known: type, evaluation: str) -> None:
+    if unknown := set(options) - set(known.__annotations__):
+        raise TypeError(f"{evaluation} has no option {sorted(unknown)[0]!r}")
+
+
+def asked_of_features(layers: str | Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """What `AskedOfFeatures` has, but for the seeds and the call."""
+    return {
+        "layers": tuple(dict.fromkeys([layers] if isinstance(layers, str) else layers)),
+        "norm": options.get("norm", True),
+        "store_dtype": options.get("store_dtype", "fp16"),
+        "precision": options.get("precision", "auto"),
+        "keeping": keeping_of(options),
+        "out": Path(options.get("out", "results")),
+        "force": options.get("force", False),
+        "pictures": options.get("pictures", 0),
+    }
 
 
 def check_choices(*choices: tuple[str, object, Sequence[object]]) -> None:

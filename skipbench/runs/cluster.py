@@ -131,6 +131,7 @@ class Cluster(FeatureRun):
     def _make(self, cells: Sequence[ClusterCell]) -> dict[str, Result]:
         """Of one set of layers. First all clusterings, seed by seed: they share a sample."""
         made: dict[str, Clustering] = {}
+        self.before = dict(self.seconds)
         with progress("k-means", len(cells), "clusterings") as advance, self.timed("clustering"):
             for cell in sorted(cells, key=lambda cell: cell.seed):
                 made[cell.id] = self._clustering(cell)
@@ -221,7 +222,7 @@ class Cluster(FeatureRun):
             "tokens": made.tokens,
             "inertia": made.inertia,
         }
-        result = written.record(self, cell, metrics)
+        result = written.record(self, cell, metrics, self.seconds_since(self.before))
         kept = {"counts": counts, "centroids": made.centroids, "matching": matching}
         write_result(self.asked.out, result, kept)
         return result

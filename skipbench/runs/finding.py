@@ -9,7 +9,7 @@ from skipbench.evaluations._cut_settings import EPS, METHODS, SCORES, TAU, Metho
 from skipbench.images import ImageItem, find_images, parse_size
 from skipbench.pipeline import Inspection, Reading, inspect
 from skipbench.records import PRECISIONS, TENSORS, Result
-from skipbench.runs.calls import call_of, check_choices, keeping_of, reading_of
+from skipbench.runs.calls import call_of, check_choices, check_names, keeping_of, reading_of
 from skipbench.runs.splits import open_objects
 from skipbench.runs.tokencut import Asked, Discovery, Finder
 
@@ -83,8 +83,7 @@ def open_tokencut(
 
 
 def asked_of(options: Mapping[str, Any], **more: object) -> Asked:
-    if unknown := set(options) - set(TokencutOptions.__annotations__):
-        raise TypeError(f"tokencut has no option {sorted(unknown)[0]!r}")
+    check_names(options, TokencutOptions, "tokencut")
     asked = Asked(
         layers=_layers(options.get("layers", "last")),
         feature=options.get("feature", "keys"),

@@ -5,22 +5,17 @@ of every validation token (one search for all k and temperatures) → scores →
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
 from skipbench.datasets import Dataset
 from skipbench.engine import vectors
-from skipbench.engine.parallel import in_parallel
 from skipbench.engine.progress import progress
-from skipbench.errors import DataError
 from skipbench.evaluations import knn as evaluation
-from skipbench.evaluations._bank import Bank, joined, patch_counts, remember, shares_of
 from skipbench.evaluations._figures import figures
 from skipbench.evaluations._neighbour_settings import (
     BANK_LIMIT,
@@ -30,10 +25,9 @@ from skipbench.evaluations._neighbour_settings import (
     Storage,
     choose_storage,
 )
-from skipbench.evaluations._protocols import randomness
 from skipbench.evaluations.knn import Vote, normalised
-from skipbench.files import cache_folder, ensure_writable, size_text
-from skipbench.images import padded, resize_mask
+from skipbench.files import cache_folder, ensure_writable
+from skipbench.images import padded
 from skipbench.pipeline import Inspection, say_what_is_adapted
 from skipbench.records import Result
 from skipbench.results.store import result_id, write_result
@@ -41,11 +35,11 @@ from skipbench.runs import _knn_record as written
 from skipbench.runs._cells import AskedOfFeatures, Cell, FeatureRun, memory_is_short_at
 from skipbench.runs._chunks import Arrays, Chunks, in_chunks
 from skipbench.runs._held import Split
+from skipbench.runs._memory import Memory, Remembered
 from skipbench.runs.splits import check_masks
 
 log = logging.getLogger("skipbench")
 
-PROBES = 1024  # tokens whose exact neighbours tell how many an index finds
 ADVICE = "Give a smaller --memory or --bank-limit, or fewer --layers"
 
 
@@ -63,15 +57,6 @@ class Asked(AskedOfFeatures):
 class KnnCell(Cell):
     vote: Vote
     storage: Storage
-
-
-@dataclass(frozen=True)
-class Remembered:
-    """A bank, ready to be searched."""
-
-    bank: Bank
-    index: vectors.Flat | vectors.Lists
-    facts: Mapping[str, Any]  # for the record
 
 
 class Knn(FeatureRun):
@@ -121,16 +106,17 @@ class Knn(FeatureRun):
             check_masks(self.train, self.val)
         if todo or drawn:
             with ExitStack() as stack:
-                self._open(stack, [*todo, *drawn])
+                self.look(stack, [*todo, *drawn])
                 for _, group in groupby(self.cells, lambda cell: (cell.blocks, cell.seed)):
                     self._together(list(group), todo, drawn, results)
         return [results[cell.id] for cell in self.cells]
 
-    def _open(self, stack: ExitStack, cells: Sequence[Cell]) -> None:
+    def look(self, stack: ExitStack, cells: Sequence[Cell]) -> None:
         spec = self.spec(cells)
         say_what_is_adapted(self.backbone, spec)
         self.train_features = stack.enter_context(self.features(self.train.items, spec, "train"))
         self.val_features = stack.enter_context(self.features(self.val.items, spec, "val"))
+        self.memory = Memory(self)
 
     def _together(
         self,
@@ -145,84 +131,13 @@ class Knn(FeatureRun):
         if not scored and not shown:
             return
         with memory_is_short_at(group[0].layers, "seeking neighbours", ADVICE):
-            memory = self.remember(group[0])
+            self.before = dict(self.seconds)
+            with self.timed("bank"):
+                memory = self.memory.remember(group[0])
             if scored:
                 results |= self._score(scored, memory)
             for cell in shown:
                 self._draw(results[cell.id], cell, memory)
-
-    # -- the bank
-
-    def remember(self, cell: KnnCell) -> Remembered:
-        with self.timed("bank"):
-            bank = self._bank(cell.seed)
-            needed = cell.storage.bytes(len(bank), self.width(cell))
-            log.info(
-                "%s: %s tokens in the bank, %s: %s",
-                cell.layers, f"{len(bank):,}", cell.storage.words, size_text(needed),
-            )  # fmt: skip
-            index = self._index(cell, bank)
-        facts: dict[str, Any] = {"tokens": len(bank), "bytes": needed}
-        if isinstance(index, vectors.Lists):
-            facts |= {"lists": index.lists, "searched": index.searched}
-            log.info(
-                "%s: %d of %d lists are searched; they hold %.1f %% of the %d nearest",
-                cell.layers, index.searched, index.lists, 100 * index.recall(K), K,
-            )  # fmt: skip
-        shares = zip(self.train.classes, bank.class_shares().tolist(), strict=True)
-        return Remembered(bank, index, {**facts, "class_percent": {c: 100 * s for c, s in shares}})
-
-    def _bank(self, seed: int) -> Bank:
-        shares = shares_of(self.asked.memory, len(self.train), seed)
-        work = partial(self._patches, seed=seed, shares=shares)
-        images = range(len(self.train))
-        bank = joined(list(in_parallel(work, images, "choosing patches of train")))
-        if not len(bank):
-            raise DataError("no patch of a training image has a labelled pixel")
-        return bank
-
-    def _patches(self, image: int, seed: int, shares: np.ndarray) -> tuple[np.ndarray, Any]:
-        plan = self.train_features.plan
-        mask = resize_mask(self.train[image].mask(), plan.sizes_hw[image])
-        counts = patch_counts(mask, plan.grid_hw(image), plan.patch, len(self.train.classes))
-        return remember(counts, int(shares[image]), seed, image)
-
-    def _index(self, cell: KnnCell, bank: Bank) -> vectors.Flat | vectors.Lists:
-        pieces, width = partial(self._pieces, bank, self.columns(cell)), self.width(cell)
-        if cell.storage.index == "flat":
-            return vectors.Flat(pieces, len(bank), width, cell.storage.numbers, self.gpus)
-        return vectors.Lists(
-            pieces, len(bank), width, probes=self._probes(cell), seed=cell.seed,
-            k=max(self.asked.ks), usual_k=K, quantised=cell.storage.numbers == "pq",
-            on_gpus=self.gpus,
-        )  # fmt: skip
-
-    def _pieces(self, bank: Bank, columns: Sequence[str]) -> Iterator[np.ndarray]:
-        """The tokens of the bank, some images at a time."""
-        waiting: list[np.ndarray] = []
-        with progress("reading the bank", len(bank), "tokens") as advance:
-            for image, rows in enumerate(bank.rows):
-                if len(rows):
-                    tokens = self.train_features.tokens(image, columns, rows)
-                    waiting.append(normalised(tokens))
-                if sum(map(len, waiting)) >= vectors.PIECE or image + 1 == len(bank.rows):
-                    if waiting:
-                        yield np.concatenate(waiting)
-                        advance(sum(map(len, waiting)))
-                    waiting = []
-
-    def _probes(self, cell: KnnCell) -> np.ndarray:
-        """Tokens of validation images, evenly from some of them."""
-        rng = randomness("probes", cell.seed)
-        images = rng.permutation(len(self.val))[:64]
-        each = -(-PROBES // len(images))
-        found = []
-        for image in images.tolist():
-            count = self.val_features.plan.tokens(image)
-            rows = np.sort(rng.permutation(count)[:each])
-            found.append(self.val_features.tokens(image, self.columns(cell), rows))
-        probes = normalised(np.concatenate(found))
-        return probes[rng.permutation(len(probes))]
 
     # -- scores
 
@@ -259,7 +174,7 @@ class Knn(FeatureRun):
         if isinstance(index, vectors.Lists):
             bank = {**bank, "recall": index.recall(cell.vote.k)}
         metrics = {**figures(counts, self.val.classes), "bank": bank}
-        result = written.record(self, cell, metrics)
+        result = written.record(self, cell, metrics, self.seconds_since(self.before))
         write_result(self.asked.out, result, {"counts": counts})
         return result
 

@@ -20,42 +20,23 @@ from skipbench.evaluations._neighbour_settings import (
     parse_ks,
     parse_temperatures,
 )
-from skipbench.pipeline import Inspection, Reading, inspect
-from skipbench.records import Result, StoreDtype
+from skipbench.pipeline import Inspection, inspect
+from skipbench.records import Result
 from skipbench.runs import cluster as clustering
 from skipbench.runs import knn as neighbouring
 from skipbench.runs.calls import (
+    FeatureOptions,
+    asked_of_features,
     call_again,
     call_of,
     check_choices,
+    check_names,
     check_same,
-    keeping_of,
     reading_of,
 )
 from skipbench.runs.cluster import Cluster
 from skipbench.runs.knn import Knn
 from skipbench.runs.splits import open_masks, open_splits
-
-
-class FeatureOptions(Reading, total=False):
-    """As on the command line; those of `Reading` say how the checkpoint is read."""
-
-    size: str | int | None
-    norm: bool
-    data_root: str | Path | None
-    limit: int | None
-    classes: int | None
-    skip_bad: int
-    precision: str
-    store_dtype: StoreDtype
-    cache: str | None
-    cache_limit: int
-    in_memory: bool
-    batch_size: int | None
-    workers: int | None
-    out: str | Path
-    force: bool
-    pictures: int
 
 
 class KnnOptions(FeatureOptions, total=False):
@@ -127,7 +108,7 @@ def open_knn(
 ) -> Knn:
     """All of `knn` but the work itself. splits: training and validation images, if they are open
     already; inspection: the checkpoint, if it is."""
-    _check_names(options, KnnOptions, "knn")
+    check_names(options, KnnOptions, "knn")
     index = options.get("index", "auto")
     check_choices(("index", index, INDEXES))
     asked = neighbouring.Asked(
@@ -138,7 +119,8 @@ def open_knn(
         bank_limit=options.get("bank_limit", BANK_LIMIT),
         size=str(options.get("size") or "512"),
         seeds=tuple(seeds),
-        **_common(ckpt, dataset, layers, options, {"k", "temperature"}, USUAL_KNN),
+        call=_call(ckpt, dataset, options, {"k", "temperature"}, USUAL_KNN),
+        **asked_of_features(layers, options),
     )
     train, val = splits or open_splits(
         dataset,
@@ -161,23 +143,19 @@ def open_cluster(
 ) -> Cluster:
     """All of `cluster` but the work itself. data: the images, if they are open already;
     inspection: the checkpoint, if it is."""
-    _check_names(options, ClusterOptions, "cluster")
+    check_names(options, ClusterOptions, "cluster")
     asked = clustering.Asked(
         clusters=parse_clusters(options.get("clusters", CLASSES)),
         sample=options.get("sample", SAMPLE),
         redo=options.get("redo", 1),
         size=str(options.get("size") or "448"),
         seeds=parse_how_many_seeds(seeds),
-        **_common(ckpt, dataset, layers, options, {"clusters"}, USUAL_CLUSTER),
+        call=_call(ckpt, dataset, options, {"clusters"}, USUAL_CLUSTER),
+        **asked_of_features(layers, options),
     )
     check_sample(asked.sample, asked.clusters)
     data = data or open_masks(dataset, split=options.get("split"), **_of_data(options))
     return Cluster(inspection or inspect(ckpt, **reading_of(options)), data, asked)
-
-
-def _check_names(options: Mapping[str, Any], known: type, evaluation: str) -> None:
-    if unknown := set(options) - set(known.__annotations__):
-        raise TypeError(f"{evaluation} has no option {sorted(unknown)[0]!r}")
 
 
 def _of_data(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,27 +167,16 @@ def _of_data(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _common(
+def _call(
     ckpt: str | Path,
     dataset: str,
-    layers: str | Sequence[str],
     options: Mapping[str, Any],
     by_cell: set[str],
     usual: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What is asked of features. by_cell: options of which each record has its own value."""
+    """For the record. by_cell: options of which each record has its own value."""
     told = {name: value for name, value in options.items() if name not in by_cell}
-    return {
-        "layers": tuple(dict.fromkeys([layers] if isinstance(layers, str) else layers)),
-        "norm": options.get("norm", True),
-        "store_dtype": options.get("store_dtype", "fp16"),
-        "precision": options.get("precision", "auto"),
-        "keeping": keeping_of(options),
-        "out": Path(options.get("out", "results")),
-        "force": options.get("force", False),
-        "pictures": options.get("pictures", 0),
-        "call": call_of(ckpt, dataset, told, usual),
-    }
+    return call_of(ckpt, dataset, told, usual)
 
 
 def knn_again(

@@ -140,11 +140,7 @@ class Probe(FeatureRun):
             self.asked.select,
         )  # fmt: skip
         written.say_what_matters(found, cell.layers)
-        seconds = {
-            stage: spent if stage == "features" else spent - before[stage]  # these are shared
-            for stage, spent in self.seconds.items()
-        }
-        result = written.record(self, cell, trained, found, seconds)
+        result = written.record(self, cell, trained, found, self.seconds_since(before))
         write_result(self.asked.out, result, written.arrays(trained, counts, found))
         self._state(cell).forget()
         return result
