@@ -898,13 +898,14 @@ def test_words_for_how_a_bank_is_kept():
 
 
 @pytest.mark.parametrize(
-    ("index", "least", "advice"), [("flat", "1.6", "--index ivf"), ("auto", "0.4", "--memory")]
+    ("index", "least", "advice"),
+    [("flat", "1,572.864", "--index ivf"), ("auto", "393.216", "--memory")],
 )
 def test_a_bank_that_does_not_fit(index, least, advice):
     with pytest.raises(ResourceError) as raised:
         choose_storage(index, 1_024_000, 768, 10**8)
     message = str(raised.value)
-    assert f"{least} GB" in message and "--bank-limit is 0.1 GB" in message and advice in message
+    assert f"{least} MB" in message and "--bank-limit is 100 MB" in message and advice in message
     assert ("--index ivf" in message) == (index == "flat")
     at_the_limit = 1_024_000 * 768 // 2
     assert choose_storage("auto", 1_024_000, 768, at_the_limit).numbers == "pq"

@@ -43,7 +43,7 @@ def cluster(
     ] = "classes",
     seeds: Annotated[
         str,
-        typer.Option("--seeds", help="How many: 5 stands for 0 to 4; or which: 0,7."),
+        typer.Option("--seeds", help="How many: 5 stands for 0 to 4; or which: 0,7 (3, for one)."),
     ] = "5",
     sample: Annotated[
         int,
@@ -143,6 +143,8 @@ def cluster(
 
 
 def show(results: "Sequence[Result]", out: str) -> None:
+    from skipbench.evaluations._neighbour_settings import clusters_words
+
     console, first = wide_page(), results[0]
     words = [
         f"images at {first.features['size']}",
@@ -153,7 +155,7 @@ def show(results: "Sequence[Result]", out: str) -> None:
     for what in dict.fromkeys(map(_what, results)):
         group = [result for result in results if _what(result) == what]
         layers, clusters, matching = what
-        title = f"{layers}, {clusters} clusters"
+        title = f"{layers}, {clusters_words(clusters)}"
         console.print(f"\n[bold]{title}[/bold] ({blocks_words(group[0])}; {matching})")
         console.print(figures_table(["seed"], [([str(r.protocol["seed"])], r) for r in group]))
         if len(group) == 1:

@@ -9,6 +9,7 @@ from skipbench.cli import options
 from skipbench.cli.page import plain_table, shown, wide_page
 
 if TYPE_CHECKING:
+    from skipbench.records import Result
     from skipbench.results.compare import Move, Paired
 
 
@@ -121,12 +122,19 @@ def show(pair: "Paired", top: int) -> None:
         a, b = map(_short, values)
         console.print(f"not made alike: {name} {a} and {b}", markup=False)
     console.print(_verdict(pair))
-    if len(pair.a) == len(pair.b) == 1 and first.protocol.get("seed") is not None:
+    if len(pair.a) == len(pair.b) == 1 and _has_chance(first):
         made = {"knn": "bank", "cluster": "clustering"}.get(first.evaluation, "training")
         words = f"One {made} each: what another seed would do is not in it (--seeds, calibrate)."
         console.print(words, style="dim")
     _moves(console, "classes", [m for m in pair.classes if m.difference][:top])
     _moves(console, "images", [m for m in pair.moved if m.effect and m.difference][:top])
+
+
+def _has_chance(result: "Result") -> bool:
+    """Whether another seed could have given another figure."""
+    bank = result.metrics.get("bank")
+    whole = isinstance(bank, dict) and bank.get("whole") and "recall" not in bank
+    return result.protocol.get("seed") is not None and not whole
 
 
 def _who(side: Any) -> str:

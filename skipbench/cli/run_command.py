@@ -109,9 +109,10 @@ def _show_outcomes(outcomes: "Sequence[Outcome]", out: str) -> None:
 
 
 def _figures(outcome: "Outcome") -> "Iterator[tuple[str, str, str, str]]":
-    """(epoch, layers, headline, interval) for each set of layers, over its seeds."""
+    """(epoch, layers and the like, headline, interval) of each figure, over its seeds."""
     from pathlib import Path
 
+    from skipbench.results.baseline import unusual
     from skipbench.results.figures import METRICS, entries
     from skipbench.results.read import Stored
 
@@ -125,7 +126,8 @@ def _figures(outcome: "Outcome") -> "Iterator[tuple[str, str, str, str]]":
             figure = f"{name} {entry.value:.1f}"
             between = "{:.1f} to {:.1f}".format(*entry.interval) if entry.interval else ""
         layers = str(entry.first.result.features.get("layers", ""))
-        yield "" if epoch is None else str(epoch), layers, figure, between
+        told = ", ".join([layers, *unusual(entry.first)])
+        yield "" if epoch is None else str(epoch), told, figure, between
 
 
 # -- what would be done

@@ -52,7 +52,7 @@ def state() -> str:
     try:
         load()
     except UsageError as error:
-        return str(error).replace("\n", " ")
+        return ". ".join(line.rstrip(".") for line in str(error).splitlines())
     told = [f"{name} {version}" for name, version in builds().items()]
     return ", ".join(told) or "faiss, of which pip knows nothing"
 
@@ -80,8 +80,10 @@ def load() -> Any:
     if module is not None and not hasattr(module, "__path__"):
         raise UsageError(f"{module.__file__} is imported as faiss, and is not it: rename it")
     if module is not None or installed:
-        where = ", ".join(map(str, getattr(module, "__path__", []))) or "it is gone"
-        raise _damaged(installed, f"a folder without the module: {where}")
+        left = ", ".join(map(str, getattr(module, "__path__", [])))
+        names = " and ".join(installed) or "it"
+        gone = f"{names} is said to be installed, but the module is not there"
+        raise _damaged(installed, f"a folder is left, without the module: {left}" if left else gone)
     raise UsageError(
         "faiss is not installed, and neighbours and clusters need it.\n"
         f"Install it: pip install {_wanted(installed)}   (faiss-cpu or faiss-gpu, never both)"

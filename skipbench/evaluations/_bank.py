@@ -53,6 +53,7 @@ def shares_of(memory: int, images: int, seed: int) -> np.ndarray:
 class Bank:
     rows: tuple[np.ndarray, ...]  # of each image: which of its patches
     labels: csr_array  # (tokens, classes) float32: shares, one in all for each token
+    whole: bool  # whether every patch with a label is in it
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
@@ -62,13 +63,17 @@ class Bank:
         return np.asarray(self.labels.sum(0)).ravel() / max(len(self), 1)
 
 
-def remember(counts: np.ndarray, most: int, seed: int, image: int) -> tuple[np.ndarray, csr_array]:
-    """Of one image: the patches, and their labels."""
+Part = tuple[np.ndarray, csr_array, bool]  # as in `Bank`, of one image
+
+
+def remember(counts: np.ndarray, most: int, seed: int, image: int) -> Part:
     rows = choose_patches(counts, most, randomness("bank", seed, image))
     kept = counts[rows]
     shares = kept / kept.sum(1, keepdims=True)
-    return rows, csr_array(shares.astype(np.float32))
+    whole = len(rows) == int(counts.any(1).sum())
+    return rows, csr_array(shares.astype(np.float32)), whole
 
 
-def joined(parts: Sequence[tuple[np.ndarray, csr_array]]) -> Bank:
-    return Bank(tuple(rows for rows, _ in parts), csr_array(vstack([made for _, made in parts])))
+def joined(parts: Sequence[Part]) -> Bank:
+    rows, labels, whole = zip(*parts, strict=True)
+    return Bank(rows, csr_array(vstack(labels)), all(whole))

@@ -59,8 +59,8 @@ def choose_storage(
         least = ways[-1].bytes(tokens, width)
         other = "" if index != "flat" else ", or --index ivf"
         raise ResourceError(
-            f"a bank of {tokens:,} tokens of {width:,} numbers takes {least / 1e9:.1f} GB at the "
-            f"least, --bank-limit is {limit_bytes / 1e9:g} GB.\n"
+            f"a bank of {tokens:,} tokens of {width:,} numbers takes {_megabytes(least)} at the "
+            f"least, --bank-limit is {_megabytes(limit_bytes)}.\n"
             f"Give a smaller --memory, fewer --layers, a higher --bank-limit{other}."
         )
     return fitting[0]
@@ -104,7 +104,9 @@ def parse_how_many_seeds(given: str | int | Sequence[int]) -> tuple[int, ...]:
     if not several and seeds and seeds[0] > 0:
         seeds = list(range(seeds[0])) if seeds[0] <= MOST_SEEDS else []
     if not seeds or None in found:
-        raise UsageError(f"--seeds {_told(given)}: give how many, such as 5, or which: 0,7")
+        raise UsageError(
+            f"--seeds {_told(given)}: give how many, up to {MOST_SEEDS}, or which: 0,7"
+        )
     return tuple(dict.fromkeys(seeds))
 
 
@@ -113,6 +115,14 @@ def check_sample(sample: int, clusters: Sequence[str | int]) -> None:
     most = max((number for number in clusters if isinstance(number, int)), default=1)
     if sample < most:
         raise UsageError(f"--sample {sample}: fewer tokens than --clusters {most}")
+
+
+def clusters_words(count: int) -> str:
+    return f"{count:,} cluster{'' if count == 1 else 's'}"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.3f}".rstrip("0").rstrip(".") + " MB"
 
 
 def _parts(given: Any) -> list[str]:

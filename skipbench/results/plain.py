@@ -56,7 +56,7 @@ def _varies(facts: Sequence[Mapping[str, Any]], name: str, of: str) -> bool:
 def _all_facts(entry: Entry) -> dict[str, Any]:
     first = entry.first
     facts = {name: value for name, value in entry.facts.items() if name != "seed"}
-    ways = {f"{name} of the protocol": v for name, v in first.settings.items() if name not in FACTS}
+    ways = {name: v for name, v in first.settings.items() if name not in FACTS}
     images = {name: count for name, (count, _) in first.images.items()}
     return {**facts, **ways, **first.computing, **first.model, **images, WEIGHTS: sha_of(entry)}
 

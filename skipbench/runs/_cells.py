@@ -17,7 +17,7 @@ from skipbench.errors import OutOfMemory
 from skipbench.features.held import Features
 from skipbench.features.layers import parse_layers
 from skipbench.features.store import model_part
-from skipbench.images import Picture, parse_size, size_name
+from skipbench.images import Picture, padded, parse_size, size_name, target_hw
 from skipbench.pipeline import Inspection
 from skipbench.records import FeatureSpec, Result, StoreDtype
 from skipbench.results.store import find_result, relabel
@@ -115,7 +115,7 @@ class FeatureRun:
         found, out = {}, self.asked.out
         for cell in self.cells if not self.asked.force else ():
             if result := find_result(out, cell.id):
-                log.info("%s: done before (%s); --force does it again", cell.layers, cell.id)
+                log.info("%s: done before (%s); --force does it again", self.named(cell), cell.id)
                 found[cell.id] = relabel(out, result, self.backbone.facts)
             elif (out / f"{cell.id}.json").exists():
                 log.warning("the record %s is damaged, and is made anew", cell.id)
@@ -148,6 +148,21 @@ class FeatureRun:
     def label(self, what: str, cell: Cell) -> str:
         seed = f" seed {cell.seed}" if len(self.asked.seeds) > 1 else ""
         return f"{what} {cell.layers}{seed}"
+
+    def named(self, cell: Any) -> str:
+        """What tells it from other cells."""
+        return self.label("", cell).strip()
+
+    def tokens_of(self, items: Sequence[Picture], enough: int) -> int:
+        """How many these images have, without seeing them; counted no further than `enough`."""
+        patch, count = self.backbone.facts.patch, 0
+        for item in items:
+            size_hw = self.size if isinstance(self.size, tuple) else item.size_hw()
+            height, width = padded(target_hw(size_hw, self.size), patch)
+            count += (height // patch) * (width // patch)
+            if count >= enough:
+                return enough
+        return count
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from skipbench.engine import vectors
 from skipbench.engine.parallel import in_parallel
 from skipbench.engine.progress import progress
 from skipbench.errors import DataError
-from skipbench.evaluations._bank import Bank, joined, patch_counts, remember, shares_of
+from skipbench.evaluations._bank import Bank, Part, joined, patch_counts, remember, shares_of
 from skipbench.evaluations._neighbour_settings import K
 from skipbench.evaluations._protocols import randomness
 from skipbench.evaluations.knn import normalised
@@ -47,13 +47,15 @@ class Memory:
         if cell.seed not in self._banks:
             self._banks[cell.seed] = self._bank(cell.seed)
         bank = self._banks[cell.seed]
+        if bank.whole and len(self.run.asked.seeds) > 1:
+            log.warning("the bank holds every labelled patch, whatever the seed: one is enough")
         needed = cell.storage.bytes(len(bank), self.run.width(cell))
         log.info(
             "%s: %s tokens in the bank, %s: %s",
             cell.layers, f"{len(bank):,}", cell.storage.words, size_text(needed),
         )  # fmt: skip
         index = self._index(cell, bank)
-        facts: dict[str, Any] = {"tokens": len(bank), "bytes": needed}
+        facts: dict[str, Any] = {"tokens": len(bank), "whole": bank.whole, "bytes": needed}
         if isinstance(index, vectors.Lists):
             facts |= {"lists": index.lists, "searched": index.searched}
             log.info(
@@ -72,7 +74,7 @@ class Memory:
             raise DataError("no patch of a training image has a labelled pixel")
         return bank
 
-    def _patches(self, image: int, seed: int, shares: np.ndarray) -> tuple[np.ndarray, Any]:
+    def _patches(self, image: int, seed: int, shares: np.ndarray) -> Part:
         plan = self.features.plan
         mask = resize_mask(self.train[image].mask(), plan.sizes_hw[image])
         counts = patch_counts(mask, plan.grid_hw(image), plan.patch, len(self.train.classes))

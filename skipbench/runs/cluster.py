@@ -17,10 +17,11 @@ from scipy.sparse import csr_array, vstack
 from skipbench.datasets import Dataset
 from skipbench.engine import vectors
 from skipbench.engine.progress import progress
+from skipbench.errors import UsageError
 from skipbench.evaluations import cluster as evaluation
 from skipbench.evaluations._bank import shares_of
 from skipbench.evaluations._figures import figures
-from skipbench.evaluations._neighbour_settings import CLASSES, SAMPLE, SEEDS
+from skipbench.evaluations._neighbour_settings import CLASSES, SAMPLE, SEEDS, clusters_words
 from skipbench.evaluations._protocols import randomness
 from skipbench.evaluations.cluster import TURNS
 from skipbench.evaluations.knn import normalised
@@ -93,6 +94,9 @@ class Cluster(FeatureRun):
         for given in asked.clusters:
             count = len(data.classes) if given == CLASSES else int(given)
             numbers.setdefault(count, CLASSES if count == len(data.classes) else count)
+        most = max(numbers)
+        if (tokens := self.tokens_of(data.items, most)) < most:
+            raise UsageError(f"{most:,} clusters of {tokens:,} tokens: give fewer --clusters")
         self.cells = [
             self._cell(blocks, text, seed, count, said)
             for blocks, text in self.layers.items()
@@ -107,6 +111,9 @@ class Cluster(FeatureRun):
         determines = written.determines(self, blocks, seed, clusters, said)
         identity = result_id("cluster", self.data.name, determines)
         return ClusterCell(identity, layers, blocks, seed, clusters, said)
+
+    def named(self, cell: ClusterCell) -> str:
+        return f"{super().named(cell)}, {clusters_words(cell.clusters)}"
 
     def run(self) -> list[Result]:
         ensure_writable(self.asked.out)
@@ -188,7 +195,7 @@ class Cluster(FeatureRun):
         """Of as many clusters, in one pass over the images."""
         chunks = {cell.id: self._chunks(cell) for cell in cells}
         split, classes = self.split(cells[0]), len(self.data.classes)
-        label = f"{cells[0].clusters} clusters, {cells[0].layers}"
+        label = f"{clusters_words(cells[0].clusters)}, {cells[0].layers}"
         with progress(label, len(self.data)) as advance, self.timed("scoring"):
 
             def work(numbers: Sequence[int], names: Sequence[str]) -> dict[str, Arrays]:
@@ -257,7 +264,7 @@ class Cluster(FeatureRun):
             return arrays["matching"][clusters], {"clusters": colours[clusters]}
 
         drawing = Drawing(self.data, self.data, predict, arrays["counts"])
-        how = f"{cell.layers}, {cell.clusters} clusters, seed {cell.seed}"
+        how = f"{cell.layers}, {clusters_words(cell.clusters)}, seed {cell.seed}"
         draw_record(self.asked.out / result.id, drawing, self.asked.pictures, result, how)
 
 

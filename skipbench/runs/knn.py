@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -27,7 +28,6 @@ from skipbench.evaluations._neighbour_settings import (
 )
 from skipbench.evaluations.knn import Vote, normalised
 from skipbench.files import cache_folder, ensure_writable
-from skipbench.images import padded
 from skipbench.pipeline import Inspection, say_what_is_adapted
 from skipbench.records import Result
 from skipbench.results.store import result_id, write_result
@@ -88,14 +88,13 @@ class Knn(FeatureRun):
         identity = result_id("knn", self.val.name, determines)
         return KnnCell(identity, layers, blocks, seed, vote, storage)
 
-    @property
+    @cached_property
     def most_tokens(self) -> int:
-        """Of the bank. Where images differ in size, as though there were enough."""
-        if not isinstance(self.size, tuple):
-            return self.asked.memory
-        patch = self.backbone.facts.patch
-        height, width = padded(self.size, patch)
-        return min(self.asked.memory, len(self.train) * (height // patch) * (width // patch))
+        """Of the bank."""
+        return self.tokens_of(self.train.items, self.asked.memory)
+
+    def named(self, cell: KnnCell) -> str:
+        return f"{super().named(cell)}, k {cell.vote.k}, temperature {cell.vote.temperature:g}"
 
     def run(self) -> list[Result]:
         ensure_writable(self.asked.out)
@@ -104,12 +103,21 @@ class Knn(FeatureRun):
         drawn = self.drawn()
         if todo:
             check_masks(self.train, self.val)
+            self._say_what_matters()
         if todo or drawn:
             with ExitStack() as stack:
                 self.look(stack, [*todo, *drawn])
                 for _, group in groupby(self.cells, lambda cell: (cell.blocks, cell.seed)):
                     self._together(list(group), todo, drawn, results)
         return [results[cell.id] for cell in self.cells]
+
+    def _say_what_matters(self) -> None:
+        if self.asked.memory < len(self.train):
+            log.warning(
+                "--memory %d: fewer tokens than training images; some give none", self.asked.memory
+            )
+        if max(self.asked.ks) > self.most_tokens:
+            log.warning("k %d is more than the bank has: all of it votes", max(self.asked.ks))
 
     def look(self, stack: ExitStack, cells: Sequence[Cell]) -> None:
         spec = self.spec(cells)

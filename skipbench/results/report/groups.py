@@ -127,7 +127,10 @@ def rivals(found: Sequence[Entry]) -> list[Rivals]:
     for ways in places.values():
         firsts = [group[0] for group in ways.values()]
         made += [_rivals(group, differing_words(group[0], firsts)) for group in ways.values()]
-    return sorted(made, key=lambda one: [in_order(one.facts[name], name) for name in SAME])
+    return sorted(
+        made,
+        key=lambda one: [*(in_order(one.facts[name], name) for name in SAME), natural(one.how)],
+    )
 
 
 def _rivals(group: Sequence[Entry], how: str) -> Rivals:
@@ -167,8 +170,13 @@ def in_order(value: Any, fact: str) -> tuple[int, str]:
         "method": tuple(METHODS),
     }  # fmt: skip
     order = known.get(fact, ())
-    by_number = re.sub(r"\d+", lambda digits: digits.group().zfill(9), str(value))
-    return (order.index(value) if value in order else len(order)), by_number
+    return (order.index(value) if value in order else len(order)), natural(value)
+
+
+def natural(value: Any) -> str:
+    """Sorts numbers in words by their value: 0.02 before 0.1, 2 before 10."""
+    whole = re.compile(r"(?<![.\d])\d+")
+    return whole.sub(lambda digits: digits.group().zfill(9), str(value))
 
 
 def order_of(stored: Stored) -> list[Any]:

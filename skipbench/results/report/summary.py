@@ -21,7 +21,7 @@ from skipbench.results.report.groups import (
 if TYPE_CHECKING:
     from skipbench.results.compare import Paired
 
-MANY_CLASSES = 30  # more are folded away
+MANY_CLASSES, MANY_PARTS = 30, 6  # more are folded away
 VARIANTS = ("skip", "skipless")
 
 
@@ -118,7 +118,7 @@ def _tested(tested: "Paired") -> str:
 
 def by_class(found: Sequence[Rivals]) -> list[dict[str, Any]]:
     """Where skipless gains most stands first; classes that neither has, last."""
-    made = []
+    made: list[dict[str, Any]] = []
     for rivals in found:
         scores = {variant: _per_class(entry) for variant, entry in rivals.best.items()}
         classes = list(dict.fromkeys(name for score in scores.values() for name in score))
@@ -134,7 +134,7 @@ def by_class(found: Sequence[Rivals]) -> list[dict[str, Any]]:
                 "how": rivals.how,
                 "sides": [(v, rivals.best.get(v)) for v in VARIANTS if scores.get(v)],
                 "rows": rows,
-                "folded": len(rows) > MANY_CLASSES,
+                "folded": len(rows) > MANY_CLASSES or len(made) >= MANY_PARTS,
             }
         )
     return made
