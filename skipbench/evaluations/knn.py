@@ -21,6 +21,9 @@ from skipbench.metrics.segmentation import class_counts
 
 QUERIES = 4096  # that are sought at once, or those of one image
 
+# As many neighbours are sought as the next of these, so that one search serves several k.
+SOUGHT = (30, 100, 300, 1024)
+
 
 @dataclass(frozen=True)
 class Vote:
@@ -28,6 +31,10 @@ class Vote:
 
     k: int
     temperature: float
+
+    @property
+    def sought(self) -> int:
+        return next((many for many in SOUGHT if many >= self.k), self.k)
 
 
 class Index(Interface):
@@ -66,27 +73,33 @@ def vote(near: np.ndarray, number: np.ndarray, labels: csr_array, how: Vote) -> 
     return (votes @ labels).toarray()
 
 
-def label_maps(
-    tokens: np.ndarray,
-    grid_hw: tuple[int, int],
-    index: Index,
-    labels: csr_array,
-    votes: Sequence[Vote],
-) -> torch.Tensor:
-    """(votes, classes, height, width): one search for all of them."""
-    near, number = index.search(tokens, min(max(v.k for v in votes), labels.shape[0]))
-    return _maps(near, number, grid_hw, labels, votes)
+class Votes:
+    """What the neighbours of some queries say, by one search for all votes.
 
+    Which of equally near tokens are found depends on how many are sought, and a figure is not to
+    depend on what else was asked for: where the last neighbour that votes has an equal beyond, as
+    many are sought as for that vote alone.
+    """
 
-def _maps(
-    near: np.ndarray,
-    number: np.ndarray,
-    grid_hw: tuple[int, int],
-    labels: csr_array,
-    votes: Sequence[Vote],
-) -> torch.Tensor:
-    shares = np.stack([vote(near, number, labels, how).T for how in votes])
-    return torch.from_numpy(shares).unflatten(2, grid_hw)
+    def __init__(
+        self, queries: np.ndarray, index: Index, labels: csr_array, votes: Sequence[Vote]
+    ) -> None:
+        self.labels, self.votes = labels, votes
+        most = max(how.sought for how in votes)
+        near, number = index.search(queries, min(most, labels.shape[0]))
+        self.found = {how.sought: (near, number) for how in votes}
+        for how in votes:
+            beyond = near[:, how.k : how.k + 1]
+            if how.sought < most and (near[:, how.k - 1 : how.k] == beyond).any():
+                self.found[how.sought] = index.search(queries, min(how.sought, labels.shape[0]))
+
+    def maps(self, part: slice, grid_hw: tuple[int, int]) -> torch.Tensor:
+        """(votes, classes, height, width) of these queries, which are those of one image."""
+        shares = []
+        for how in self.votes:
+            near, number = self.found[how.sought]
+            shares.append(vote(near[part], number[part], self.labels, how).T)
+        return torch.from_numpy(np.stack(shares)).unflatten(2, grid_hw)
 
 
 def segment(maps: torch.Tensor, grid: Grid, size_hw: tuple[int, int]) -> np.ndarray:
@@ -105,18 +118,17 @@ def score(
     """(images, votes, 3, classes) int32: `class_counts` of each image."""
     classes = labels.shape[1]
     counts = np.zeros((len(numbers), len(votes), 3, classes), np.int32)
-    most = min(max(how.k for how in votes), labels.shape[0])
 
     def read(image: int) -> tuple[np.ndarray, np.ndarray, Grid]:
         return normalised(images.tokens(image)), images.mask(image), images.grid(image)
 
     row = 0
     for group in _groups(ahead(read, numbers, most=4)):
-        near, number = index.search(np.concatenate([tokens for tokens, _, _ in group]), most)
-        start = 0
+        queries = np.concatenate([tokens for tokens, _, _ in group])
+        found, start = Votes(queries, index, labels, votes), 0
         for tokens, mask, grid in group:
             part = slice(start, start + len(tokens))
-            maps = _maps(near[part], number[part], grid.size_hw, labels, votes)
+            maps = found.maps(part, grid.size_hw)
             for place, prediction in enumerate(segment(maps, grid, mask.shape)):
                 counts[row, place] = class_counts(prediction, mask, classes)
             start, row = part.stop, row + 1

@@ -1,5 +1,6 @@
 """Features at hand, by image: on disk (`store.py`) or in memory."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Self
@@ -17,6 +18,8 @@ from skipbench.features.stream import Extractor
 from skipbench.files import size_text
 from skipbench.images import Picture
 from skipbench.records import FeatureSpec
+
+log = logging.getLogger("skipbench")
 
 MOST_OF_MEMORY = 0.6  # what features may take of the memory that is free
 
@@ -41,6 +44,13 @@ class Features(Sequence[dict[str, torch.Tensor]], ABC):
         """(rows, channels): the columns side by side; only the rows asked for."""
         parts = [self.read(image, column) for column in columns]
         return np.concatenate([p if rows is None else p[rows] for p in parts], axis=1)
+
+    def warn_of_constant_ones(self) -> None:
+        for column, images in self.degenerate.items():
+            if images:
+                log.warning(
+                    "%s: %d of %d images have constant features", column, len(images), len(self)
+                )
 
     def __len__(self) -> int:
         return len(self.plan.sizes_hw)
@@ -110,4 +120,5 @@ def compute(
         plan, columns, degenerate={c: tuple(sorted(found)) for c, found in degenerate.items()}
     )
     found.computed = len(items)
+    found.warn_of_constant_ones()
     return found

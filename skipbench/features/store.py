@@ -177,11 +177,7 @@ def open_store(
         os.utime(builder.folder / "about.json")  # least recently used goes first
         store = FeatureStore(builder.folder, plan, builder.degenerate(), use)
         store.computed = computed
-        for column, images in store.degenerate.items():
-            if images:
-                log.warning(
-                    "%s: %d of %d images have constant features", column, len(images), len(items)
-                )
+        store.warn_of_constant_ones()
         return store
     except BaseException:
         use.release()

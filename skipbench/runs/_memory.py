@@ -71,7 +71,7 @@ class Memory:
         images = range(len(self.train))
         bank = joined(list(in_parallel(work, images, "choosing patches of train")))
         if not len(bank):
-            raise DataError("no patch of a training image has a labelled pixel")
+            raise DataError("no patch that was drawn has a labelled pixel: give a larger --memory")
         return bank
 
     def _patches(self, image: int, seed: int, shares: np.ndarray) -> Part:

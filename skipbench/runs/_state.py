@@ -34,7 +34,7 @@ class TrainingState:
         except FileNotFoundError:
             return None
         if hashlib.sha256(content[32:]).digest() != content[:32]:
-            log.warning("%s is damaged: the training begins anew", self.path)
+            log.warning("%s is damaged: it begins anew", self.path)
             return None
         return load(content[32:])
 

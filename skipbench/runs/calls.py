@@ -144,8 +144,11 @@ def check_names(options: Mapping[str, Any], known: type, evaluation: str) -> Non
 
 def asked_of_features(layers: str | Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """What `AskedOfFeatures` has, but for the seeds and the call."""
+    wanted = tuple(dict.fromkeys([layers] if isinstance(layers, str) else layers))
+    if not wanted:
+        raise UsageError("no --layers: give at least one set of them")
     return {
-        "layers": tuple(dict.fromkeys([layers] if isinstance(layers, str) else layers)),
+        "layers": wanted,
         "norm": options.get("norm", True),
         "store_dtype": options.get("store_dtype", "fp16"),
         "precision": options.get("precision", "auto"),

@@ -95,6 +95,8 @@ class Cluster(FeatureRun):
             count = len(data.classes) if given == CLASSES else int(given)
             numbers.setdefault(count, CLASSES if count == len(data.classes) else count)
         most = max(numbers)
+        if asked.sample < most:
+            raise UsageError(f"--sample {asked.sample}: fewer tokens than clusters ({most:,})")
         if (tokens := self.tokens_of(data.items, most)) < most:
             raise UsageError(f"{most:,} clusters of {tokens:,} tokens: give fewer --clusters")
         self.cells = [
@@ -209,9 +211,12 @@ class Cluster(FeatureRun):
             size = cell.clusters * classes
             pairs = csr_array(vstack([_joined(part, size) for part in parts[cell.id]]))
             results[cell.id] = self._record(cell, made[cell.id], pairs)
-            chunks[cell.id].forget()
-            self._state(cell).forget()
+            self.forget(cell)
         return results
+
+    def forget(self, cell: Cell) -> None:
+        self._chunks(cell).forget()
+        self._state(cell).forget()
 
     def split(self, cell: Cell) -> Split:
         return Split(self.held, self.data, self.columns(cell), None)

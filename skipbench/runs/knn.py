@@ -26,7 +26,7 @@ from skipbench.evaluations._neighbour_settings import (
     Storage,
     choose_storage,
 )
-from skipbench.evaluations.knn import Vote, normalised
+from skipbench.evaluations.knn import Vote, Votes, normalised
 from skipbench.files import cache_folder, ensure_writable
 from skipbench.pipeline import Inspection, say_what_is_adapted
 from skipbench.records import Result
@@ -171,8 +171,11 @@ class Knn(FeatureRun):
         for name, kept in parts.items():
             counts = np.concatenate([part["counts"] for part in kept])
             made[name] = self._record(by_id[name], counts, memory)
-            chunks[name].forget()
+            self.forget(by_id[name])
         return made
+
+    def forget(self, cell: Cell) -> None:
+        self._chunks(cell).forget()
 
     def split(self, cell: Cell) -> Split:
         return Split(self.val_features, self.val, self.columns(cell), None)
@@ -202,7 +205,8 @@ class Knn(FeatureRun):
             image: int, size_hw: tuple[int, int]
         ) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
             grid, tokens = split.grid(image), normalised(split.tokens(image))
-            maps = evaluation.label_maps(tokens, grid.size_hw, memory.index, labels, [cell.vote])
+            found = Votes(tokens, memory.index, labels, [cell.vote])
+            maps = found.maps(slice(None), grid.size_hw)
             return evaluation.segment(maps, grid, size_hw)[0], {}
 
         counts = read_arrays(self.asked.out / f"{result.id}.npz")["counts"]

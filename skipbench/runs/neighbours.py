@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from skipbench.datasets import Dataset
+from skipbench.errors import UsageError
 from skipbench.evaluations._neighbour_settings import (
     BANK_LIMIT,
     CLASSES,
@@ -20,6 +21,7 @@ from skipbench.evaluations._neighbour_settings import (
     parse_ks,
     parse_temperatures,
 )
+from skipbench.evaluations._protocols import parse_seeds
 from skipbench.pipeline import Inspection, inspect
 from skipbench.records import Result
 from skipbench.runs import cluster as clustering
@@ -111,6 +113,7 @@ def open_knn(
     check_names(options, KnnOptions, "knn")
     index = options.get("index", "auto")
     check_choices(("index", index, INDEXES))
+    _check_counts(options, "memory", "bank_limit")
     asked = neighbouring.Asked(
         ks=parse_ks(options.get("k", K)),
         temperatures=parse_temperatures(options.get("temperature", TEMPERATURE)),
@@ -118,7 +121,7 @@ def open_knn(
         index=index,
         bank_limit=options.get("bank_limit", BANK_LIMIT),
         size=str(options.get("size") or "512"),
-        seeds=tuple(seeds),
+        seeds=parse_seeds(tuple(seeds)),
         call=_call(ckpt, dataset, options, {"k", "temperature"}, USUAL_KNN),
         **asked_of_features(layers, options),
     )
@@ -144,6 +147,7 @@ def open_cluster(
     """All of `cluster` but the work itself. data: the images, if they are open already;
     inspection: the checkpoint, if it is."""
     check_names(options, ClusterOptions, "cluster")
+    _check_counts(options, "sample", "redo")
     asked = clustering.Asked(
         clusters=parse_clusters(options.get("clusters", CLASSES)),
         sample=options.get("sample", SAMPLE),
@@ -156,6 +160,13 @@ def open_cluster(
     check_sample(asked.sample, asked.clusters)
     data = data or open_masks(dataset, split=options.get("split"), **_of_data(options))
     return Cluster(inspection or inspect(ckpt, **reading_of(options)), data, asked)
+
+
+def _check_counts(options: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        value = options.get(name, 1)
+        if not isinstance(value, int) or value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {value!r}: give a whole number from 1")
 
 
 def _of_data(options: Mapping[str, Any]) -> dict[str, Any]:

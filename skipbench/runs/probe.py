@@ -142,8 +142,11 @@ class Probe(FeatureRun):
         written.say_what_matters(found, cell.layers)
         result = written.record(self, cell, trained, found, self.seconds_since(before))
         write_result(self.asked.out, result, written.arrays(trained, counts, found))
-        self._state(cell).forget()
+        self.forget(cell)
         return result
+
+    def forget(self, cell: Cell) -> None:
+        self._state(cell).forget()
 
     def _train(self, cell: Cell) -> Trained:
         started = time.monotonic() - self.seconds["features"]

@@ -68,7 +68,7 @@ def open_masks(
     options: dict[str, Any] = {
         "root": root, "limit": limit, "classes": classes, "skip_bad": skip_bad,
     }  # fmt: skip
-    return _with_masks(open_dataset(name, split, **options), f"clusters need; {NAMES}")
+    return _with_masks(open_dataset(name, split, **options))
 
 
 def open_objects(
@@ -164,7 +164,7 @@ def _with_background(data: Dataset) -> Dataset:
     return data
 
 
-def _with_masks(data: Dataset, who: str = f"a probe needs; {NAMES}") -> Dataset:
+def _with_masks(data: Dataset, who: str = f"are needed; {NAMES}") -> Dataset:
     if data.labels is None:
         raise UsageError(f"{data.name} {data.split} has no masks, which {who}")
     return data

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("skipbench")
 
+APART = ("k", "temperature", "clusters")  # in which records of one cell differ, beside layers
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -44,6 +46,7 @@ class Outcome:
                     "record": result.id,
                     "layers": result.features.get("layers"),
                     "seed": result.protocol.get("seed"),
+                    **{key: result.protocol[key] for key in APART if key in result.protocol},
                     **figure_of(result),
                     "interval": result.metrics.get("interval"),
                 }
