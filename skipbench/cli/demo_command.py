@@ -26,8 +26,8 @@ def demo(
 ) -> None:
     """Evaluate two small models on embedded data; tables, and a report to look at.
 
-    A skip and a skipless checkpoint are made on the spot, untrained. About a minute and a half on
-    two cores, without network.
+    A skip and a skipless checkpoint are made on the spot, untrained. About a minute on two cores,
+    without network.
     """
     from pathlib import Path
 
