@@ -39,6 +39,7 @@ from skipbench.engine import vectors
 from skipbench.features.stream import Extractor
 from skipbench.pipeline import Reading
 from skipbench.results.baseline import read_baseline
+from skipbench.results.store import read_arrays
 from skipbench.runs import _chunks
 from skipbench.runs import cluster as runs
 from skipbench.runs._state import TrainingState
@@ -364,6 +365,28 @@ def test_what_is_damaged_is_done_again(run, undisturbed, monkeypatch, made, suff
     shown = run(*HOW)
     assert shown.exit_code == 0 and "damaged" in shown.stderr
     assert len(made) == (suffix == ".state") and as_undisturbed(undisturbed)
+
+
+def test_pixels_are_never_counted_by_two_sets_of_centroids(run, monkeypatch):
+    """The centroids are lost, and others are found: on another machine k-means may end elsewhere."""
+    monkeypatch.setattr(_chunks, "SHARD", 2)
+    how = ("--clusters", "9", "--seeds", "0,")
+    with monkeypatch.context() as patch:
+        interrupted(patch, _chunks.Chunks, "save", 2)
+        assert run(*how).exit_code == 130
+    [state] = Path("cache/cluster").glob("*.state")
+    state.unlink()
+    plain = vectors.k_means
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            vectors, "k_means", lambda rows, clusters, seed, *more: plain(rows, clusters, 7, *more)
+        )
+        assert run(*how).exit_code == 0
+        [mixed] = [read_arrays(path) for path in Path("results").glob("*.npz")]
+        assert run(*how, "--force").exit_code == 0
+        [whole] = [read_arrays(path) for path in Path("results").glob("*.npz")]
+    np.testing.assert_array_equal(mixed["counts"], whole["counts"])
+    np.testing.assert_array_equal(mixed["centroids"], whole["centroids"])
 
 
 def test_killed_in_k_means(run, home, undisturbed, monkeypatch, made, tmp_path):

@@ -296,7 +296,7 @@ def test_a_bank_with_nan_or_inf_that_nothing_is_learnt_from(monkeypatch, recorde
     monkeypatch.setattr(vectors, "FEWEST_POINTS", 12)
     recorded.knn.side_effect = lambda q, b, k, metric: (np.zeros((8, k)), np.zeros((8, k), int))
     numbered = np.arange(40.0)[:, None]
-    learnt_from = vectors._some_rows(lambda: [numbered], 40, 12, 0).ravel()
+    learnt_from = vectors._some_rows(lambda: [numbered], 40, 1, 12, 0).ravel()
     left = sorted(set(range(40)) - set(learnt_from.astype(int)))
     with pytest.raises(NumbersError, match="NaN or Inf"):
         lists_of(spoilt(bad, (left[-1], 0)), rows(8))

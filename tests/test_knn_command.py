@@ -889,6 +889,14 @@ def test_faiss_missing_or_twice(cli, home, monkeypatch, seen, command, state, wo
         assert not seen and not records() and "Traceback" not in shown.stderr
 
 
+@pytest.mark.parametrize("name", ["knn", "cluster"])
+def test_faiss_missing_is_said_from_python_before_anything_is_seen(home, monkeypatch, seen, name):
+    no_faiss(monkeypatch, "missing")
+    with pytest.raises(package.SkipbenchError, match="faiss is not installed"):
+        getattr(package, name)(home.ckpt, home.dataset, **home.options(cache="new"))
+    assert not seen
+
+
 def test_out_of_memory_in_the_search(run, monkeypatch):
     def fail(*arguments):
         raise MemoryError

@@ -375,7 +375,8 @@ def test_what_is_searched_does_not_depend_on_how_many_neighbours_are_sought():
     assert one.searched == other.searched
     assert one.recall(10) == other.recall(10)
     np.testing.assert_array_equal(one.search(probes, 9)[1], other.search(probes, 9)[1])
-    assert one.exact.shape[1] == 10 and other.exact.shape[1] == 300
+    assert set(one.exact) == {10} and set(other.exact) == {10, 300}
+    np.testing.assert_array_equal(one.exact[10], other.exact[10])
 
 
 def test_the_lists_are_the_same_however_the_bank_comes():
@@ -383,7 +384,8 @@ def test_the_lists_are_the_same_however_the_bank_comes():
     one, other = lists_of(bank), lists_of(bank, 1, 333, 333, 870)
     for a, b in zip(one.search(queries, 5), other.search(queries, 5), strict=True):
         np.testing.assert_array_equal(a, b)
-    np.testing.assert_array_equal(one.exact, other.exact)
+    for many, exact in one.exact.items():
+        np.testing.assert_array_equal(exact, other.exact[many])
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 17, 30])
@@ -447,25 +449,28 @@ def test_too_few_bytes_do_not_become_more_by_looking_at_all_lists():
 def test_how_many_lists_are_tried(monkeypatch, lists, found, expected):
     looked_at = []
     index = object.__new__(Lists)
-    index.lists = lists
+    index.lists, index.on_gpus = lists, False
     monkeypatch.setattr(index, "_search_so_many", looked_at.append, raising=False)
     monkeypatch.setattr(index, "_found_of", lambda which, k: found[looked_at[-1]], raising=False)
     assert index._settle(5) == expected and looked_at == list(found)
+    index.on_gpus = True
+    monkeypatch.setattr(vectors, "MOST_ON_GPU", 16)
+    assert index._settle(5) == min(expected, 16)
 
 
 def test_lists_are_learnt_from_some_rows_at_random():
     bank = np.arange(500.0)[:, None] * np.ones(3)
-    whole = vectors._some_rows(in_pieces(bank), 500, 60, 0)
+    whole = vectors._some_rows(in_pieces(bank), 500, 3, 60, 0)
     chosen = whole[:, 0].tolist()
     assert len(set(chosen)) == 60 and chosen == sorted(chosen) and max(chosen) > 450
-    in_parts = vectors._some_rows(in_pieces(bank, 0, 3, 3, 400), 500, 60, 0)
+    in_parts = vectors._some_rows(in_pieces(bank, 0, 3, 3, 400), 500, 3, 60, 0)
     np.testing.assert_array_equal(whole, in_parts)
-    assert vectors._some_rows(in_pieces(bank), 500, 60, 1)[:, 0].tolist() != chosen
+    assert vectors._some_rows(in_pieces(bank), 500, 3, 60, 1)[:, 0].tolist() != chosen
     for most in (500, 501):
-        np.testing.assert_array_equal(vectors._some_rows(in_pieces(bank, 9), 500, most, 0), bank)
+        np.testing.assert_array_equal(vectors._some_rows(in_pieces(bank, 9), 500, 3, most, 0), bank)
     often = np.zeros(500)
     for seed in range(300):
-        often[vectors._some_rows(in_pieces(bank), 500, 60, seed)[:, 0].astype(int)] += 1
+        often[vectors._some_rows(in_pieces(bank), 500, 3, 60, seed)[:, 0].astype(int)] += 1
     assert often.mean() == 36 and abs(often[:250].sum() / often.sum() - 0.5) < 0.02
     assert often.min() > 10 and often.max() < 65
 

@@ -175,7 +175,7 @@ def show(results: "Sequence[Result]", out: str) -> None:
     seeds = len({result.protocol["seed"] for result in results}) > 1
     for layers in dict.fromkeys(result.features["layers"] for result in results):
         group = [result for result in results if result.features["layers"] == layers]
-        console.print(f"\n[bold]{layers}[/bold] ({blocks_words(group[0])}), {_bank(group[0])}")
+        console.print(f"\n[bold]{layers}[/bold] ({blocks_words(group[0])}), {_bank(group)}")
         columns = ("k", "temperature", *(["seed"] if seeds else []))
         rows = [([f"{r.protocol[name]:g}" for name in columns], r) for r in group]
         console.print(figures_table(columns, rows))
@@ -186,7 +186,9 @@ def show(results: "Sequence[Result]", out: str) -> None:
     show_where(console, results, out)
 
 
-def _bank(result: "Result") -> str:
+def _bank(group: "Sequence[Result]") -> str:
+    """Of several k and seeds, the lowest recall."""
+    result = min(group, key=lambda result: result.metrics["bank"].get("recall", 1))
     bank, protocol = result.metrics["bank"], result.protocol
     kept = "product-quantised" if protocol["bank"] == "pq" else protocol["bank"]
     words = f"{bank['tokens']:,} tokens in the bank ({kept}), "
@@ -194,7 +196,7 @@ def _bank(result: "Result") -> str:
         return words + "all of them searched"
     return words + (
         f"{bank['searched']} of {bank['lists']} lists searched: {100 * bank['recall']:.1f} % of "
-        "the exact neighbours found"
+        f"the {protocol['k']} exact neighbours found"
     )
 
 

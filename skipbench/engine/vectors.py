@@ -8,7 +8,7 @@ All that goes in is checked: of NaN, faiss makes neighbours.
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -27,6 +27,7 @@ POINTS_A_LIST = 50  # that the lists are learnt from
 FEWEST_POINTS = 16_384  # as product quantisers need
 TURNS = 10  # of k-means, for lists
 RECALL = 0.98  # that as many lists are searched for
+MOST_ON_GPU = 2048  # lists that faiss can search there
 LEAST_GAIN = 0.002  # of recall, by twice as many
 
 Pieces = Callable[[], Iterable[np.ndarray]]  # the rows of a bank in order, anew at every call
@@ -103,14 +104,16 @@ def _wanted(installed: dict[str, str]) -> str:
         return next(iter(installed))
     import torch
 
-    return "faiss-gpu" if torch.cuda.is_available() else "faiss-cpu"
+    for_gpus = next((name for name in installed if "gpu" in name), "faiss-gpu")
+    return for_gpus if torch.cuda.is_available() else "faiss-cpu"
 
 
 def gpus(device: Any) -> int:
     """On how many a model on this device may have its neighbours sought."""
+    faiss = load()
     if not str(device).startswith("cuda"):
         return 0
-    count = getattr(load(), "get_num_gpus", int)()
+    count = getattr(faiss, "get_num_gpus", int)()
     if not count:
         _say_that_it_is_for_the_cpu()
     return count
@@ -219,13 +222,16 @@ class Lists:
             raise UsageError(f"{count} tokens are too few to quantise: give a higher --bank-limit")
         self.lists = max(1, min(2 ** round(np.log2(LISTS * count**0.5)), count // 8))
         index = self._untrained(width, quantised, seed)
-        index.train(_some_rows(pieces, count, max(POINTS_A_LIST * self.lists, FEWEST_POINTS), seed))
-        self.probes, exact = checked(probes), Best(max(k, usual_k))
+        most = max(POINTS_A_LIST * self.lists, FEWEST_POINTS)
+        index.train(_some_rows(pieces, count, width, most, seed))
+        self.probes = checked(probes)
+        exact = {many: Best(many) for many in {usual_k, max(k, usual_k)}}
         for piece in pieces():
             piece = checked(piece)
             index.add(piece)
-            exact.add(self.faiss, self.probes, piece)
-        self.exact = exact.found()[1]
+            for best in exact.values():
+                best.add(self.faiss, self.probes, piece)
+        self.exact = {many: best.found()[1] for many, best in exact.items()}
         self.on_gpus = on_gpus > 0 and not quantised  # there faiss has no quantiser this fine
         self.index = _placed(index, half=True) if self.on_gpus else index
         self.searched = self._settle(usual_k)
@@ -244,20 +250,21 @@ class Lists:
     def _settle(self, k: int) -> int:
         """Twice as many until enough is found, or no more than before: bytes that are too few do
         not become more by looking at all lists."""
-        lists, before = min(8, self.lists), 0.0
+        most = min(self.lists, MOST_ON_GPU) if self.on_gpus else self.lists
+        lists, before = min(8, most), 0.0
         while True:
             self._search_so_many(lists)
             now = self._found_of(slice(0, None, 2), k)
-            if now >= RECALL or lists >= self.lists or (before and now < before + LEAST_GAIN):
+            if now >= RECALL or lists >= most or (before and now < before + LEAST_GAIN):
                 return lists
-            lists, before = min(2 * lists, self.lists), now
+            lists, before = min(2 * lists, most), now
 
     def recall(self, k: int) -> float:
         """Share of the exact k nearest that are found, of probes that settled nothing."""
         return self._found_of(slice(len(self.probes) > 1, None, 2), k)
 
     def _found_of(self, which: slice, k: int) -> float:
-        exact = self.exact[which, :k]
+        exact = self.exact[min(many for many in self.exact if many >= k)][which, :k]
         _, found = self.search(self.probes[which], exact.shape[1])
         shares = [np.isin(true, mine).mean() for true, mine in zip(exact, found, strict=True)]
         return float(np.mean(shares))
@@ -275,20 +282,20 @@ def _or_none(near: np.ndarray, number: np.ndarray) -> Neighbours:
     return np.where(number < 0, -np.inf, near).astype(np.float32), number
 
 
-def _some_rows(pieces: Pieces, count: int, most: int, seed: int) -> np.ndarray:
-    """At random, without holding the whole."""
+def _some_rows(pieces: Pieces, count: int, width: int, most: int, seed: int) -> np.ndarray:
+    """At random, without holding the whole; never more than a gigabyte."""
+    most = min(most, 10**9 // (4 * width))
     wanted = np.arange(count)
     if count > most:
         wanted = np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
 
-    def parts() -> Iterator[np.ndarray]:
-        start = 0
-        for piece in pieces():
-            first, last = np.searchsorted(wanted, (start, start + len(piece)))
-            yield piece[wanted[first:last] - start]
-            start += len(piece)
-
-    return checked(np.concatenate(list(parts())))
+    rows = np.empty((len(wanted), width), np.float32)
+    start = 0
+    for piece in pieces():
+        first, last = np.searchsorted(wanted, (start, start + len(piece)))
+        rows[first:last] = piece[wanted[first:last] - start]
+        start += len(piece)
+    return checked(rows)
 
 
 def _placed(index: Any, half: bool) -> Any:
@@ -296,6 +303,8 @@ def _placed(index: Any, half: bool) -> Any:
     faiss = load()
     options = faiss.GpuMultipleClonerOptions()
     options.shard, options.useFloat16 = True, half
+    if hasattr(options, "use_cuvs"):
+        options.use_cuvs = False  # it has no lists of float16 numbers
     return faiss.index_cpu_to_all_gpus(index, co=options)
 
 
@@ -309,7 +318,10 @@ def k_means(
     random rows, as faiss does. redo: the best of so many."""
     rows = checked(rows)
     if len(rows) < clusters:
-        raise UsageError(f"{clusters:,} clusters of {len(rows):,} tokens: give fewer --clusters")
+        raise UsageError(
+            f"{clusters:,} clusters of {len(rows):,} tokens: give fewer --clusters, or a larger "
+            "--sample"
+        )
     made = load().Kmeans(
         rows.shape[1], clusters, niter=turns, nredo=redo, seed=seed, gpu=on_gpus or False,
         min_points_per_centroid=1, max_points_per_centroid=-(-len(rows) // clusters),

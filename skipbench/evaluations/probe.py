@@ -187,7 +187,7 @@ def score(
 def predict(
     seen: Seen, size_hw: tuple[int, int], weight: Tensor, bias: Tensor, classes: int
 ) -> Iterator[np.ndarray]:
-    """For each head, (*size_hw) uint8: the class of every pixel."""
+    """For each head, (*size_hw): the class of every pixel."""
     at_once = HEADS_AT_ONCE if seen.windows_of_hw is None else 1
     for start in range(0, len(bias), at_once * classes):
         columns = slice(start, start + at_once * classes)

@@ -120,5 +120,4 @@ def compute(
         plan, columns, degenerate={c: tuple(sorted(found)) for c, found in degenerate.items()}
     )
     found.computed = len(items)
-    found.warn_of_constant_ones()
     return found

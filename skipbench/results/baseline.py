@@ -26,7 +26,7 @@ from skipbench.results.figures import (
     parse_where,
 )
 from skipbench.results.read import Source, read_results
-from skipbench.results.store import parse_json, read_arrays, write_arrays
+from skipbench.results.store import is_number, parse_json, read_arrays, write_arrays
 
 SCHEMA = 1
 
@@ -88,7 +88,10 @@ def unusual(figure: Figure) -> list[str]:
     """Settings that a name is not complete without: "lost", "k 5"."""
     settings, usual = figure.settings, USUAL.get(figure.facts["evaluation"], {})
     told = {n: settings[n] for n in usual if settings.get(n) not in (None, usual[n])}
-    return [value if isinstance(value, str) else f"{n} {value:g}" for n, value in told.items()]
+    return [
+        value if isinstance(value, str) else f"{n} {f'{value:g}' if is_number(value) else value}"
+        for n, value in told.items()
+    ]
 
 
 def named(found: Sequence[Entry]) -> dict[str, list[Entry]]:

@@ -117,7 +117,7 @@ class FeatureRun:
             if result := find_result(out, cell.id):
                 log.info("%s: done before (%s); --force does it again", self.named(cell), cell.id)
                 found[cell.id] = relabel(out, result, self.backbone.facts)
-                self.forget(cell)  # left, if it was ended at the very last moment
+                self.tidy(cell)
             elif (out / f"{cell.id}.json").exists():
                 log.warning("the record %s is damaged, and is made anew", cell.id)
         return found
@@ -150,9 +150,8 @@ class FeatureRun:
         seed = f" seed {cell.seed}" if len(self.asked.seeds) > 1 else ""
         return f"{what} {cell.layers}{seed}"
 
-    def forget(self, cell: Any) -> None:
-        """What is kept for going on after an interruption."""
-        raise NotImplementedError
+    def tidy(self, cell: Any) -> None:
+        """What is left of a record that was written, if it was ended at the very next moment."""
 
     def named(self, cell: Any) -> str:
         """What tells it from other cells."""

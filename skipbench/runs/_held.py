@@ -38,10 +38,12 @@ class Keeping:
         self, backbone: Backbone, pictures: Sequence[Picture], spec: FeatureSpec, label: str
     ) -> Features:
         if self.in_memory:
-            return compute(
+            found = compute(
                 backbone, pictures, spec, batch_size=self.batch_size, workers=self.workers,
                 label=label,
             )  # fmt: skip
+            found.warn_of_constant_ones()
+            return found
         return open_store(
             backbone, pictures, spec, cache=self.cache, limit_bytes=self.limit_bytes,
             batch_size=self.batch_size, workers=self.workers, label=label,

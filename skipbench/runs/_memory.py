@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("skipbench")
 
+PIECE_BYTES = 64_000_000  # of the bank that are read at once
 PROBES, PROBED = 1024, 64  # tokens, of images: their exact neighbours tell what an index finds
 
 
@@ -92,17 +93,26 @@ class Memory:
 
     def _pieces(self, bank: Bank, columns: Sequence[str]) -> Iterator[np.ndarray]:
         """The tokens of the bank, some images at a time."""
-        waiting: list[np.ndarray] = []
+        piece = np.empty((0, 0), np.float32)
+        filled = 0
         with progress("reading the bank", len(bank), "tokens") as advance:
             for image, rows in enumerate(bank.rows):
-                if len(rows):
-                    tokens = self.features.tokens(image, columns, rows)
-                    waiting.append(normalised(tokens))
-                if sum(map(len, waiting)) >= vectors.PIECE or image + 1 == len(bank.rows):
-                    if waiting:
-                        yield np.concatenate(waiting)
-                        advance(sum(map(len, waiting)))
-                    waiting = []
+                if not len(rows):
+                    continue
+                tokens = normalised(self.features.tokens(image, columns, rows))
+                if filled + len(tokens) > len(piece):
+                    if filled:
+                        yield piece[:filled]
+                        advance(filled)
+                    fitting = PIECE_BYTES // tokens[0].nbytes
+                    piece, filled = (
+                        np.empty((max(fitting, len(tokens)), tokens.shape[1]), np.float32),
+                        0,
+                    )
+                piece[filled : filled + len(tokens)] = tokens
+                filled += len(tokens)
+            yield piece[:filled]
+            advance(filled)
 
     def _probes(self, cell: "KnnCell") -> np.ndarray:
         """Tokens of validation images, evenly from some of them."""

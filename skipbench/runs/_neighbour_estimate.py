@@ -39,7 +39,7 @@ def estimate_knn(run: Knn) -> Estimate:
 def _search(run: Knn, cell: KnnCell, per_pair: float, queries: float) -> float:
     """Seconds of one bank: its index, then the neighbours of all images. Similarities are what
     counts."""
-    tokens, wide = run.most_tokens, len(cell.blocks)
+    tokens, wide = run.most_tokens, len(cell.blocks) / len(run.cells[0].blocks)
     whole = queries * len(run.val) * tokens
     if cell.storage.index == "flat":
         return per_pair * wide * whole
@@ -60,10 +60,10 @@ def _seconds_of_a_pair(tokens: np.ndarray) -> float:
 
 def estimate_cluster(run: Cluster) -> Estimate:
     trial = _Trial(run, run.data[:TRIAL_IMAGES])
-    tokens = min(run.asked.sample, round(trial.tokens_of_an_image * len(run.data)))
-    work = 0.0
+    everything, work, held = round(trial.tokens_of_an_image * len(run.data)), 0.0, 0
     for cell in run.cells:
-        few = trial.tokens(cell)
+        few, tokens = trial.tokens(cell), min(everything, run.most_tokens(cell))
+        held = max(held, 4 * tokens * run.width(cell))
         clusters = min(cell.clusters, len(few))
         started = time.monotonic()
         centroids, _ = vectors.k_means(few, clusters, cell.seed, TRIAL_TURNS)
@@ -73,7 +73,6 @@ def estimate_cluster(run: Cluster) -> Estimate:
         clustering.score(split, range(len(trial.few)), [centroids], len(run.data.classes))
         scoring = (time.monotonic() - started) / len(trial.few) * len(run.data)
         work += per_turn * TURNS * run.asked.redo * tokens + scoring
-    held = 4 * tokens * max(run.width(cell) for cell in run.cells)
     return trial.estimate([run.data.items], work, held, "k-means and scoring")
 
 

@@ -21,6 +21,7 @@ class TrainingState:
         from safetensors.torch import save
 
         if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             data = save({name: value.contiguous().cpu() for name, value in state.items()})
             write_whole(self.path, hashlib.sha256(data).digest() + data)
 

@@ -211,7 +211,7 @@ def probe_again(
     """
     call = call_again(result, ProbeOptions, ckpt, places)
     probe = open_probe(seeds=seeds, layers=[call.pop("layers")], **call)
-    check_same(result, probe.backbone, probe.val_facts, probe.train_facts)
+    check_same(result, call["ckpt"], probe.backbone, probe.val_facts, probe.train_facts)
     return probe
 
 
@@ -239,14 +239,17 @@ def call_again(
 
 
 def check_same(
-    result: Result, backbone: Backbone, val: DatasetFacts, train: DatasetFacts | None = None
+    result: Result,
+    where: str | Path,
+    backbone: Backbone,
+    val: DatasetFacts,
+    train: DatasetFacts | None = None,
 ) -> None:
     """That these are the weights and the images of a record."""
     found, made = backbone.facts.sha256, result.checkpoint["sha256"]
     if found != made:
         raise CheckpointError(
-            f"{backbone.facts.name}: not the weights of {result.id} "
-            f"(sha256 {found[:12]}…, not {made[:12]}…)"
+            f"{where}: not the weights of {result.id} (sha256 {found[:12]}…, not {made[:12]}…)"
         )
     for facts, part in ((val, result.dataset), (train, result.training)):
         if facts and part and facts.fingerprint != part["fingerprint"]:

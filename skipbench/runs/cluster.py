@@ -89,7 +89,7 @@ class Cluster(FeatureRun):
     def __init__(self, inspection: Inspection, data: Dataset, asked: Asked) -> None:
         super().__init__(inspection, asked, asked.size)
         self.data, self.facts = data, data.facts()
-        self.gpus = vectors.gpus(self.backbone.device)
+        self.gpus = vectors.gpus(self.backbone.device)  # faiss broken or missing: said here
         numbers: dict[int, str | int] = {}
         for given in asked.clusters:
             count = len(data.classes) if given == CLASSES else int(given)
@@ -160,13 +160,17 @@ class Cluster(FeatureRun):
         tokens = self.sample(cell)
         found = vectors.k_means(tokens, cell.clusters, cell.seed, TURNS, self.asked.redo, self.gpus)
         made = Clustering(*found, len(tokens))
+        self._chunks(cell).forget()  # of other centroids, if there are any
         kept.save(made.state())
         return made
+
+    def most_tokens(self, cell: Cell) -> int:
+        return min(self.asked.sample, SAMPLE_BYTES // (4 * self.width(cell)))
 
     def sample(self, cell: ClusterCell) -> np.ndarray:
         """(tokens, width) float32 of length 1: all, or as many from each image, by the seed."""
         tokens = sum(map(self.held.plan.tokens, range(len(self.data))))
-        most = min(self.asked.sample, SAMPLE_BYTES // (4 * self.width(cell)))
+        most = self.most_tokens(cell)
         seed = None if tokens <= most else cell.seed
         if self._sampled is None or self._sampled[0] != (cell.blocks, seed):
             self._sampled = None  # before the next one is there
@@ -211,10 +215,10 @@ class Cluster(FeatureRun):
             size = cell.clusters * classes
             pairs = csr_array(vstack([_joined(part, size) for part in parts[cell.id]]))
             results[cell.id] = self._record(cell, made[cell.id], pairs)
-            self.forget(cell)
+            self.tidy(cell)
         return results
 
-    def forget(self, cell: Cell) -> None:
+    def tidy(self, cell: Cell) -> None:
         self._chunks(cell).forget()
         self._state(cell).forget()
 
@@ -249,8 +253,6 @@ class Cluster(FeatureRun):
 
     def _state(self, cell: Cell) -> TrainingState:
         folder = self._folder()
-        if folder:
-            folder.mkdir(parents=True, exist_ok=True)
         return TrainingState(folder and folder / f"{cell.id}.state")
 
     # -- pictures

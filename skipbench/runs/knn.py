@@ -70,7 +70,7 @@ class Knn(FeatureRun):
         super().__init__(inspection, asked, asked.size)
         self.train, self.val = train, val
         self.train_facts, self.val_facts = train.facts(), val.facts()
-        self.gpus = vectors.gpus(self.backbone.device)
+        self.gpus = vectors.gpus(self.backbone.device)  # faiss broken or missing: said here
         self.votes = [Vote(k, t) for k in asked.ks for t in asked.temperatures]
         self.cells = [
             self._cell(blocks, text, seed, vote)
@@ -171,10 +171,10 @@ class Knn(FeatureRun):
         for name, kept in parts.items():
             counts = np.concatenate([part["counts"] for part in kept])
             made[name] = self._record(by_id[name], counts, memory)
-            self.forget(by_id[name])
+            self.tidy(by_id[name])
         return made
 
-    def forget(self, cell: Cell) -> None:
+    def tidy(self, cell: Cell) -> None:
         self._chunks(cell).forget()
 
     def split(self, cell: Cell) -> Split:

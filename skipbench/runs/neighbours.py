@@ -196,7 +196,7 @@ def knn_again(
     """The evaluation of a record once more, with other seeds or elsewhere."""
     call = call_again(result, KnnOptions, ckpt, places, ("k", "temperature"))
     run = open_knn(seeds=seeds, **call)
-    check_same(result, run.backbone, run.val_facts, run.train_facts)
+    check_same(result, call["ckpt"], run.backbone, run.val_facts, run.train_facts)
     return run
 
 
@@ -205,5 +205,5 @@ def cluster_again(
 ) -> Cluster:
     call = call_again(result, ClusterOptions, ckpt, places, ("clusters",))
     run = open_cluster(seeds=list(seeds), **call)
-    check_same(result, run.backbone, run.facts)
+    check_same(result, call["ckpt"], run.backbone, run.facts)
     return run

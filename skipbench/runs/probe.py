@@ -142,11 +142,8 @@ class Probe(FeatureRun):
         written.say_what_matters(found, cell.layers)
         result = written.record(self, cell, trained, found, self.seconds_since(before))
         write_result(self.asked.out, result, written.arrays(trained, counts, found))
-        self.forget(cell)
-        return result
-
-    def forget(self, cell: Cell) -> None:
         self._state(cell).forget()
+        return result
 
     def _train(self, cell: Cell) -> Trained:
         started = time.monotonic() - self.seconds["features"]
@@ -223,7 +220,6 @@ class Probe(FeatureRun):
         if self.asked.keeping.in_memory:
             return TrainingState(None)
         folder = cache_folder(self.asked.keeping.cache) / "training"
-        folder.mkdir(parents=True, exist_ok=True)
         return TrainingState(folder / f"{cell.id}.state")
 
     # -- pictures
