@@ -368,7 +368,7 @@ def test_what_is_damaged_is_done_again(run, undisturbed, monkeypatch, made, suff
 
 
 def test_pixels_are_never_counted_by_two_sets_of_centroids(run, monkeypatch):
-    """The centroids are lost, and others are found: on another machine k-means may end elsewhere."""
+    """The centroids are lost, and others are found: elsewhere k-means may end otherwise."""
     monkeypatch.setattr(_chunks, "SHARD", 2)
     how = ("--clusters", "9", "--seeds", "0,")
     with monkeypatch.context() as patch:
