@@ -88,10 +88,9 @@ class Votes:
         most = max(how.sought for how in votes)
         near, number = index.search(queries, min(most, labels.shape[0]))
         self.found = {how.sought: (near, number) for how in votes}
-        for how in votes:
-            beyond = near[:, how.k : how.k + 1]
-            if how.sought < most and (near[:, how.k - 1 : how.k] == beyond).any():
-                self.found[how.sought] = index.search(queries, min(how.sought, labels.shape[0]))
+        ends = {how: near[:, how.k - 1 : how.k] == near[:, how.k : how.k + 1] for how in votes}
+        for many in {how.sought for how, tied in ends.items() if tied.any()} - {most}:
+            self.found[many] = index.search(queries, min(many, labels.shape[0]))
 
     def maps(self, part: slice, grid_hw: tuple[int, int]) -> torch.Tensor:
         """(votes, classes, height, width) of these queries, which are those of one image."""

@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING, Any
 from skipbench.evaluations._neighbour_settings import SAMPLE
 from skipbench.evaluations.cluster import TURNS
 from skipbench.images import size_name
-from skipbench.metrics.intervals import METHOD, RESAMPLES
 from skipbench.metrics.segmentation import LEFT_OUT
 from skipbench.records import Result
-from skipbench.results.store import plain_result
-from skipbench.runs._record import checkpoint_part, environment_part, timing_part
+from skipbench.runs._record import changes_from, feature_record, interval_words
 
 if TYPE_CHECKING:
     from skipbench.runs.cluster import Cluster, ClusterCell
@@ -52,27 +50,19 @@ def record(
 ) -> Result:
     """seconds: of all cells of the same layers."""
     protocol = protocol_part(run, cell.clusters, cell.asked)
-    return plain_result(
-        id=cell.id,
+    return feature_record(
+        run,
+        cell,
         evaluation="cluster",
-        dataset=run.facts.to_json(),
+        dataset=run.facts,
         training=None,
-        checkpoint=checkpoint_part(run.inspection, run.backbone),
-        features=run.features_part(cell, run.held),
+        features=run.held,
         protocol={
             **protocol,
-            "seed": cell.seed,
-            "changes": {k: [v, protocol[k]] for k, v in USUAL.items() if protocol[k] != v},
-            "interval": f"95 %, bootstrap over images, matching kept, {RESAMPLES:,} resamples, "
-            f"{METHOD}",
+            "changes": changes_from(USUAL, protocol),
+            "interval": interval_words("matching kept"),
         },
         metrics=metrics,
-        environment={
-            **environment_part(run.backbone),
-            "call": {
-                **run.asked.call, "layers": cell.layers, "seed": cell.seed,
-                "clusters": cell.asked,
-            },
-        },
-        timing=timing_part(seconds, len(run.data), run.computed),
-    )  # fmt: skip
+        seconds=seconds,
+        asked={"clusters": cell.asked},
+    )

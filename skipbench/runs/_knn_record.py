@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING, Any
 from skipbench.evaluations._neighbour_settings import MEMORY, TEMPERATURE, K, Storage
 from skipbench.evaluations.knn import Vote
 from skipbench.images import size_name
-from skipbench.metrics.intervals import METHOD, RESAMPLES
 from skipbench.metrics.segmentation import LEFT_OUT
 from skipbench.records import Result
-from skipbench.results.store import plain_result
-from skipbench.runs._record import checkpoint_part, environment_part, timing_part
+from skipbench.runs._record import changes_from, feature_record, interval_words
 
 if TYPE_CHECKING:
     from skipbench.runs.knn import Knn, KnnCell
@@ -52,26 +50,19 @@ def record(
 ) -> Result:
     """seconds: of all cells that were sought together."""
     protocol = protocol_part(run, cell.vote, cell.storage)
-    return plain_result(
-        id=cell.id,
+    return feature_record(
+        run,
+        cell,
         evaluation="knn",
-        dataset=run.val_facts.to_json(),
-        training=run.train_facts.to_json(),
-        checkpoint=checkpoint_part(run.inspection, run.backbone),
-        features=run.features_part(cell, run.val_features),
+        dataset=run.val_facts,
+        training=run.train_facts,
+        features=run.val_features,
         protocol={
             **protocol,
-            "seed": cell.seed,
-            "changes": {k: [v, protocol[k]] for k, v in USUAL.items() if protocol[k] != v},
-            "interval": f"95 %, bootstrap over images, {RESAMPLES:,} resamples, {METHOD}",
+            "changes": changes_from(USUAL, protocol),
+            "interval": interval_words(),
         },
         metrics=metrics,
-        environment={
-            **environment_part(run.backbone),
-            "call": {
-                **run.asked.call, "layers": cell.layers, "seed": cell.seed, "k": cell.vote.k,
-                "temperature": cell.vote.temperature,
-            },
-        },
-        timing=timing_part(seconds, len(run.train) + len(run.val), run.computed),
-    )  # fmt: skip
+        seconds=seconds,
+        asked={"k": cell.vote.k, "temperature": cell.vote.temperature},
+    )

@@ -104,11 +104,8 @@ class Memory:
                     if filled:
                         yield piece[:filled]
                         advance(filled)
-                    fitting = PIECE_BYTES // tokens[0].nbytes
-                    piece, filled = (
-                        np.empty((max(fitting, len(tokens)), tokens.shape[1]), np.float32),
-                        0,
-                    )
+                    fitting = max(PIECE_BYTES // tokens[0].nbytes, len(tokens))
+                    piece, filled = np.empty((fitting, tokens.shape[1]), np.float32), 0
                 piece[filled : filled + len(tokens)] = tokens
                 filled += len(tokens)
             yield piece[:filled]

@@ -9,14 +9,8 @@ from skipbench import views
 from skipbench.evaluations._protocols import PROTOCOLS
 from skipbench.evaluations.probe import Trained
 from skipbench.images import parse_size, size_name
-from skipbench.metrics.intervals import METHOD, RESAMPLES
 from skipbench.records import Result
-from skipbench.results.store import plain_result
-from skipbench.runs._record import (
-    checkpoint_part,
-    environment_part,
-    timing_part,
-)
+from skipbench.runs._record import changes_from, feature_record, interval_words
 
 if TYPE_CHECKING:
     from skipbench.runs.probe import Cell, Probe
@@ -51,7 +45,7 @@ def changes(run: "Probe") -> dict[str, Any]:
     """The settings that are not those of the protocol whose name it bears: [its own, this]."""
     usual = PROTOCOLS[run.protocol.name]
     its_own = {**usual.facts(), "size": size_name(parse_size(usual.size))}
-    return {k: [its_own[k], v] for k, v in protocol_part(run).items() if its_own[k] != v}
+    return changes_from(its_own, protocol_part(run))
 
 
 def record(
@@ -61,27 +55,22 @@ def record(
     metrics: dict[str, Any],
     seconds: dict[str, float],
 ) -> Result:
-    return plain_result(
-        id=cell.id,
+    return feature_record(
+        run,
+        cell,
         evaluation="probe",
-        dataset=run.val_facts.to_json(),
-        training=run.train_facts.to_json(),
-        checkpoint=checkpoint_part(run.inspection, run.backbone),
-        features=run.features_part(cell, run.val_held.features),
+        dataset=run.val_facts,
+        training=run.train_facts,
+        features=run.val_held.features,
         protocol={
             **protocol_part(run),
-            "seed": cell.seed,
             "select": run.asked.select,
             "changes": changes(run),
             "held_out": [run.train.names[i] for i in trained.held_out],
-            "interval": f"95 %, bootstrap over images, {RESAMPLES:,} resamples, {METHOD}",
+            "interval": interval_words(),
         },
         metrics=metrics,
-        environment={
-            **environment_part(run.backbone),
-            "call": {**run.asked.call, "layers": cell.layers, "seed": cell.seed},
-        },
-        timing=timing_part(seconds, len(run.train) + len(run.val), run.computed),
+        seconds=seconds,
     )
 
 

@@ -2,12 +2,19 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skipbench.backbones.vit import Backbone
 from skipbench.engine.environment import of_this_run
 from skipbench.engine.memory import peak_bytes
+from skipbench.features.held import Features
+from skipbench.metrics.intervals import METHOD, RESAMPLES
 from skipbench.pipeline import Inspection
+from skipbench.records import DatasetFacts, Result
+from skipbench.results.store import plain_result
+
+if TYPE_CHECKING:
+    from skipbench.runs._cells import Cell, FeatureRun
 
 
 def checkpoint_part(inspection: Inspection, backbone: Backbone) -> dict[str, Any]:
@@ -22,6 +29,47 @@ def checkpoint_part(inspection: Inspection, backbone: Backbone) -> dict[str, Any
 
 def environment_part(backbone: Backbone) -> dict[str, Any]:
     return of_this_run(str(backbone.device))
+
+
+def interval_words(*more: str) -> str:
+    """How an interval over images was made."""
+    return ", ".join(["95 %", "bootstrap over images", *more, f"{RESAMPLES:,} resamples", METHOD])
+
+
+def changes_from(usual: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that are not the protocol's own: [its own, this]."""
+    return {k: [v, protocol[k]] for k, v in usual.items() if protocol[k] != v}
+
+
+def feature_record(
+    run: "FeatureRun",
+    cell: "Cell",
+    *,
+    evaluation: str,
+    dataset: DatasetFacts,
+    training: DatasetFacts | None,
+    features: Features,
+    protocol: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    seconds: Mapping[str, float],
+    asked: Mapping[str, Any] | None = None,
+) -> Result:
+    """Of an evaluation of stored features. features: of the images that were scored; asked: what
+    the call of this cell has beside layers and seed."""
+    call = {**run.asked.call, "layers": cell.layers, "seed": cell.seed, **(asked or {})}
+    images = dataset.images + (training.images if training else 0)
+    return plain_result(
+        id=cell.id,
+        evaluation=evaluation,
+        dataset=dataset.to_json(),
+        training=training and training.to_json(),
+        checkpoint=checkpoint_part(run.inspection, run.backbone),
+        features=run.features_part(cell, features),
+        protocol={**protocol, "seed": cell.seed},
+        metrics=metrics,
+        environment={**environment_part(run.backbone), "call": call},
+        timing=timing_part(seconds, images, run.computed),
+    )
 
 
 def timing_part(seconds: Mapping[str, float], images: int, computed: int) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from skipbench.evaluations.knn import Vote, Votes, normalised
 from skipbench.files import cache_folder, ensure_writable
 from skipbench.pipeline import Inspection, say_what_is_adapted
 from skipbench.records import Result
-from skipbench.results.store import result_id, write_result
+from skipbench.results.store import read_arrays, result_id, write_result
 from skipbench.runs import _knn_record as written
 from skipbench.runs._cells import AskedOfFeatures, Cell, FeatureRun, memory_is_short_at
 from skipbench.runs._chunks import Arrays, Chunks, in_chunks
@@ -71,12 +71,11 @@ class Knn(FeatureRun):
         self.train, self.val = train, val
         self.train_facts, self.val_facts = train.facts(), val.facts()
         self.gpus = vectors.gpus(self.backbone.device)  # faiss broken or missing: said here
-        self.votes = [Vote(k, t) for k in asked.ks for t in asked.temperatures]
         self.cells = [
             self._cell(blocks, text, seed, vote)
             for blocks, text in self.layers.items()
             for seed in asked.seeds
-            for vote in self.votes
+            for vote in [Vote(k, t) for k in asked.ks for t in asked.temperatures]
         ]
 
     def _cell(self, blocks: tuple[int, ...], layers: str, seed: int, vote: Vote) -> KnnCell:
@@ -196,7 +195,6 @@ class Knn(FeatureRun):
     # -- pictures
 
     def _draw(self, result: Result, cell: KnnCell, memory: Remembered) -> None:
-        from skipbench.results.store import read_arrays
         from skipbench.runs._pictures import Drawing, draw_record
 
         split, labels = self.split(cell), memory.bank.labels

@@ -82,6 +82,17 @@ def several(check: Check) -> Check:
     return check_all
 
 
+def parsed(parse: Check) -> Check:
+    """One value or a list of them, as an option of the command line takes them."""
+
+    def check(value: Any) -> Any:
+        for part in value if isinstance(value, list) else [value]:
+            text_or_number(part)
+        return parse(value)
+
+    return check
+
+
 def sha256(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[0-9a-fA-F]{8,64}", value):
         raise UsageError(f"{value!r}: give the 64 hex digits of the file, or its first 8 or more")

@@ -20,22 +20,11 @@ if TYPE_CHECKING:
     from skipbench.suites.sharing import Need
 
 
-def _of(parse: Callable[[Any], Any]) -> Check:
-    """One value or a list of them, as the command line takes them; its name is the key's."""
-
-    def check(value: Any) -> Any:
-        for part in value if isinstance(value, list) else [value]:
-            _keys.text_or_number(part)
-        return parse(value)
-
-    return check
-
-
 # As the commands call them.
 KNN_KEYS: dict[str, Check] = {
     **FEATURE_KEYS,
-    "k": _of(settings.parse_ks),
-    "temperature": _of(settings.parse_temperatures),
+    "k": _keys.parsed(settings.parse_ks),
+    "temperature": _keys.parsed(settings.parse_temperatures),
     "memory": _keys.whole(1),
     "index": _keys.one_of(*settings.INDEXES),
     "bank_limit": _keys.space,
@@ -45,8 +34,8 @@ KNN_KEYS: dict[str, Check] = {
 }
 CLUSTER_KEYS: dict[str, Check] = {
     **FEATURE_KEYS,
-    "clusters": _of(settings.parse_clusters),
-    "seeds": _of(settings.parse_how_many_seeds),
+    "clusters": _keys.parsed(settings.parse_clusters),
+    "seeds": _keys.parsed(settings.parse_how_many_seeds),
     "sample": _keys.whole(1),
     "redo": _keys.whole(1),
     "split": _keys.text,

@@ -26,8 +26,6 @@ def _protocol(value: Any) -> str:
 def _rates(value: Any) -> tuple[float, ...]:
     from skipbench.evaluations._protocols import parse_rates
 
-    for part in value if isinstance(value, list) else [value]:
-        _keys.text_or_number(part)
     return parse_rates(value)
 
 
@@ -37,7 +35,7 @@ PROBE_KEYS: dict[str, Check] = {
     "seeds": _keys.several(_keys.whole(0)),
     "protocol": _protocol,
     "epochs": _keys.whole(1),
-    "lr": _rates,
+    "lr": _keys.parsed(_rates),
     "score_size": _keys.text_or_number,
     "loss_pixels": _keys.text_or_number,
     "standardize": _keys.flag,
