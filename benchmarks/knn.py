@@ -51,11 +51,11 @@ from sklearn.neighbors import NearestNeighbors
 
 from skipbench.engine import vectors
 from skipbench.engine.memory import peak_bytes
-from skipbench.evaluations._neighbour_settings import TEMPERATURE, K
-from skipbench.evaluations._pixels import Grid
-from skipbench.evaluations.knn import QUERIES, Vote, normalised, score, segment, vote
+from skipbench.evaluations.knn.memory import PROBES
+from skipbench.evaluations.knn.method import QUERIES, Vote, normalised, score, segment, vote
+from skipbench.evaluations.knn.settings import TEMPERATURE, K
+from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.metrics.segmentation import IGNORED, class_counts
-from skipbench.runs._memory import PROBES
 
 faiss = vectors.load()  # after torch, as the command does
 WIDTH, SIDE, CLASSES = 384, 32, 21
@@ -174,7 +174,7 @@ def made(count: int, images: int) -> Scene:
 
 def real(count: int, images: int, options: argparse.Namespace) -> Scene:
     """Features of the last block, as `skipbench knn` has them."""
-    from skipbench.runs.neighbours import open_knn
+    from skipbench.evaluations.knn.calls import open_knn
 
     run = open_knn(
         options.ckpt, options.dataset, data_root=options.data_root, limit=options.limit,

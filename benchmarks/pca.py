@@ -35,7 +35,7 @@ from scipy.linalg import eigh
 from sklearn.decomposition import PCA, IncrementalPCA
 
 from skipbench.engine.memory import peak_bytes
-from skipbench.evaluations.pca import Moments, limits, principal
+from skipbench.evaluations.pca.method import Moments, limits, principal
 
 TOKENS, WIDTH, COMPONENTS = 900, 384, 3
 FEW = 100  # beyond that many images the slow ways are left out

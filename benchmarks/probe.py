@@ -41,15 +41,15 @@ from skimage import data, filters
 from skipbench.checkpoints import save_checkpoint
 from skipbench.demo import make_weights, small_facts
 from skipbench.engine import progress
-from skipbench.evaluations import probe as evaluation
-from skipbench.evaluations._protocols import PROTOCOLS, SWEEP
+from skipbench.evaluations.data import open_splits
+from skipbench.evaluations.probe import method as evaluation
+from skipbench.evaluations.probe.protocols import PROTOCOLS, SWEEP
+from skipbench.evaluations.probe.run import Asked, Keeping, Probe
+from skipbench.evaluations.segmentation.images import Split
 from skipbench.features.plan import make_plan
 from skipbench.features.stream import Extractor
 from skipbench.images import normalise, stack
 from skipbench.pipeline import inspect
-from skipbench.runs._held import Split
-from skipbench.runs.probe import Asked, Keeping, Probe
-from skipbench.runs.splits import open_splits
 
 SIZE_HW = (375, 500)
 LAYERS = ("last", "multiscale")

@@ -47,8 +47,8 @@ from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import Checkpoint, save_checkpoint
 from skipbench.demo import make_weights, small_facts
 from skipbench.engine import progress
-from skipbench.evaluations._graph import Graphs, link
-from skipbench.evaluations.tokencut import cut, tokencut
+from skipbench.evaluations.tokencut.graph import Graphs, link
+from skipbench.evaluations.tokencut.method import cut, tokencut
 from skipbench.features.stream import TOKENS_ON_CPU
 from skipbench.images import normalise, stack
 from skipbench.pipeline import load_backbone
@@ -224,7 +224,7 @@ def memory(counts: list[int]) -> None:
 
 
 def child(folder: str, count: int) -> None:
-    from skipbench.runs.finding import tokencut as run
+    from skipbench.evaluations.tokencut.calls import tokencut as run
 
     progress.quiet = True
     place = Path(folder)

@@ -101,7 +101,7 @@ def draw_shapes(path: Path) -> Path:
 def probe_shapes(ckpt: Path, folder: Path) -> list[Result]:
     """The linear probe on the embedded data set, small enough for two cores: the paper's two kinds
     of features with pictures, and two blocks more for a curve over depth."""
-    from skipbench.runs.calls import probe_all
+    from skipbench.evaluations.probe.calls import probe_all
 
     how: dict[str, Any] = {
         "size": "160x208",
@@ -116,7 +116,7 @@ def probe_shapes(ckpt: Path, folder: Path) -> list[Result]:
 
 def cut_shapes(ckpt: Path, folder: Path) -> Result:
     """Object discovery on the same pictures, with every block."""
-    from skipbench.runs.finding import tokencut
+    from skipbench.evaluations.tokencut.calls import tokencut
 
     return tokencut(
         ckpt, "shapes", layers="all", device="cpu", pictures=4, out=folder / "results",
@@ -126,7 +126,7 @@ def cut_shapes(ckpt: Path, folder: Path) -> Result:
 
 def look_up_shapes(ckpt: Path, folder: Path) -> list[Result]:
     """What needs no training, on the features of the probe: neighbours and clusters."""
-    from skipbench.runs.neighbours import cluster, knn
+    from skipbench.evaluations.knn.calls import cluster, knn
 
     how: dict[str, Any] = {
         "size": "160x208",
@@ -139,7 +139,7 @@ def look_up_shapes(ckpt: Path, folder: Path) -> list[Result]:
 
 def colour_shapes(ckpts: Sequence[Path], folder: Path) -> list[Result]:
     """Principal components of every block of both models, on some of the same pictures."""
-    from skipbench.runs.picturing import pca
+    from skipbench.evaluations.pca.calls import pca
 
     return pca(
         ckpts, "dataset:shapes", layers="all", limit=8, size="short:288", device="cpu",

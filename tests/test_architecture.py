@@ -19,7 +19,6 @@ ALLOWED = {
     "checkpoints": BASE,
     "engine": {"records", "errors"},
     "metrics": set(),
-    "evaluations": {"metrics", "records", "errors", "engine"},
     "plates": {"files", "images", "errors"},
     "pictures": {"files", "images", "datasets", "records", "plates"},
     "datasets": BASE | {"images", "engine"},
@@ -29,16 +28,26 @@ ALLOWED = {
     "backbones": BASE | {"checkpoints", "images", "engine"},
     "features": BASE | {"checkpoints", "images", "backbones", "engine"},
     "results": BASE | {"metrics", "plates"},
-    "runs": BASE
-    | {"backbones", "checkpoints", "datasets", "engine", "evaluations", "features", "images"}
-    | {"metrics", "pictures", "pipeline", "plates", "results", "views"},
+    "evaluations": BASE
+    | {"backbones", "checkpoints", "datasets", "engine", "features", "images", "metrics"}
+    | {"pictures", "pipeline", "plates", "results", "views"},
+    "calibrate": BASE | {"evaluations", "results"},
     "suites": BASE
     | {"backbones", "checkpoints", "datasets", "engine", "evaluations", "features", "images"}
-    | {"pipeline", "results", "runs", "views"},
+    | {"pipeline", "results", "views"},
     "pipeline": BASE | {"checkpoints", "images", "backbones", "engine", "features", "datasets"},
     "demo": BASE
-    | {"checkpoints", "images", "backbones", "datasets", "pictures", "results", "runs"},
+    | {"checkpoints", "images", "backbones", "datasets", "evaluations", "pictures", "results"},
 }
+
+# Methods are pure: arrays in, arrays out; no model, no file, no flag.
+PURE = {"metrics", "records", "errors", "engine", "evaluations"}
+METHODS = [
+    "prefetch", "segmentation/class_map", "segmentation/pixels", "segmentation/scores",
+    "probe/method", "probe/heads", "probe/training", "knn/method", "knn/bank", "cluster/method",
+    "tokencut/method", "tokencut/graph", "tokencut/eigenvector", "tokencut/lost",
+    "tokencut/objects", "pca/method",
+]  # fmt: skip
 
 
 def imported(path):
@@ -64,6 +73,12 @@ def test_nothing_later_is_imported_earlier(part):
     for path in files:
         wrong = set(imported(path)) - ALLOWED[part] - {part}
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_are_pure(method):
+    wrong = set(imported(ROOT / "evaluations" / f"{method}.py")) - PURE
+    assert not wrong, f"{method} imports {wrong}"
 
 
 def test_every_part_has_a_rule():

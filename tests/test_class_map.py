@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skipbench.evaluations import _class_map
-from skipbench.evaluations._class_map import class_map
+from skipbench.evaluations.segmentation import class_map as _class_map
+from skipbench.evaluations.segmentation.class_map import class_map
 
 
 def plainly(logits, size_hw):

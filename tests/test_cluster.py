@@ -17,12 +17,18 @@ from test_neighbours import Images, Shapes
 from skipbench.engine import vectors
 from skipbench.engine.vectors import k_means
 from skipbench.errors import UsageError
-from skipbench.evaluations import probe
-from skipbench.evaluations._figures import figures
-from skipbench.evaluations._pixels import Grid
-from skipbench.evaluations.cluster import TURNS, match, matched_counts, nearest_centroid, score
-from skipbench.evaluations.knn import normalised
-from skipbench.evaluations.probe import Part
+from skipbench.evaluations.cluster.method import (
+    TURNS,
+    match,
+    matched_counts,
+    nearest_centroid,
+    score,
+)
+from skipbench.evaluations.knn.method import normalised
+from skipbench.evaluations.probe import method as probe
+from skipbench.evaluations.probe.method import Part
+from skipbench.evaluations.segmentation.pixels import Grid
+from skipbench.evaluations.segmentation.scores import figures
 from skipbench.metrics.segmentation import class_counts, miou_percent
 
 

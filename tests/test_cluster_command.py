@@ -36,14 +36,14 @@ from test_knn_command import (
 
 import skipbench as package
 from skipbench.engine import vectors
+from skipbench.evaluations import resume as _chunks
+from skipbench.evaluations.cluster import run as runs
+from skipbench.evaluations.knn.calls import ClusterOptions, open_cluster
+from skipbench.evaluations.training_state import TrainingState
 from skipbench.features.stream import Extractor
 from skipbench.pipeline import Reading
 from skipbench.results.baseline import read_baseline
 from skipbench.results.store import read_arrays
-from skipbench.runs import _chunks
-from skipbench.runs import cluster as runs
-from skipbench.runs._state import TrainingState
-from skipbench.runs.neighbours import ClusterOptions, open_cluster
 from skipbench.suites._neighbour_kinds import CLUSTER_KEYS
 from skipbench.suites.kinds import Places
 

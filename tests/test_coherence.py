@@ -12,7 +12,7 @@ from scipy.stats import f_oneway
 from sklearn.metrics import r2_score
 
 from skipbench.backbones import health
-from skipbench.evaluations.pca import Moments, principal
+from skipbench.evaluations.pca.method import Moments, principal
 from skipbench.metrics.coherence import between_share, effective_rank, majority, total_variation
 
 

@@ -17,7 +17,7 @@ import torch
 
 from skipbench.engine import vectors
 from skipbench.errors import NumbersError, UsageError
-from skipbench.evaluations.knn import normalised
+from skipbench.evaluations.knn.method import normalised
 
 ROOT = Path(vectors.__file__).resolve().parents[1]
 WORKS = "class IndexFlatIP: pass\n"

@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skipbench.evaluations._heads import Heads
-from skipbench.evaluations._pixels import Grid, LabelledPixels
-from skipbench.evaluations._protocols import Optimiser
-from skipbench.evaluations._training import batch_statistics
+from skipbench.evaluations.probe.heads import Heads
+from skipbench.evaluations.probe.protocols import Optimiser
+from skipbench.evaluations.probe.training import batch_statistics
+from skipbench.evaluations.segmentation.pixels import Grid, LabelledPixels
 
 GRID_HW, SIZE_HW, CHANNELS, CLASSES = (5, 7), (43, 52), 6, 4
 GRID = Grid(GRID_HW, (5.0, 7.0))
@@ -89,8 +89,8 @@ def test_in_parts_is_the_same(monkeypatch):
     sample = every(mask)
     heads = make_heads()
     whole = gradients(heads, [tokens], [sample])
-    monkeypatch.setattr("skipbench.evaluations._heads.LOGITS_AT_ONCE", 100)
-    monkeypatch.setattr("skipbench.evaluations._heads.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("skipbench.evaluations.probe.heads.LOGITS_AT_ONCE", 100)
+    monkeypatch.setattr("skipbench.evaluations.probe.heads.ROWS_AT_ONCE", 1)
     parts = gradients(heads, [tokens], [sample])
     torch.testing.assert_close(parts.slopes["weight"], whole.slopes["weight"])
     torch.testing.assert_close(parts.loss, whole.loss)

@@ -20,13 +20,14 @@ from torch.nn.functional import grid_sample, interpolate
 import skipbench as package
 from skipbench.demo import make_weights, small_facts
 from skipbench.engine import vectors
+from skipbench.evaluations import resume as _chunks
+from skipbench.evaluations.knn import memory as _memory
+from skipbench.evaluations.knn import run as runs
+from skipbench.evaluations.knn.calls import KnnOptions, open_knn
 from skipbench.features.stream import Extractor
 from skipbench.pipeline import Reading
 from skipbench.results.baseline import read_baseline
 from skipbench.results.store import read_arrays
-from skipbench.runs import _chunks, _memory
-from skipbench.runs import knn as runs
-from skipbench.runs.neighbours import KnnOptions, open_knn
 from skipbench.suites._neighbour_kinds import KNN_KEYS
 from skipbench.suites.kinds import Places
 
@@ -562,7 +563,8 @@ def test_a_damaged_chunk_is_noticed(run, undisturbed, monkeypatch, damage):
 
 KILLED = """\
 import os, signal, sys
-from skipbench.runs import _chunks, cluster
+from skipbench.evaluations import resume as _chunks
+from skipbench.evaluations.cluster import run as cluster
 from skipbench.engine import vectors
 _chunks.SHARD = 2
 owner, name, at = {owner}, {name!r}, {at}
@@ -710,7 +712,7 @@ def test_a_picture_is_what_was_counted(home):
     drawings = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "skipbench.runs._pictures.draw_record", lambda *given: drawings.append(given[1])
+            "skipbench.evaluations.pictures.draw_record", lambda *given: drawings.append(given[1])
         )
         predicted = {}
 
@@ -719,7 +721,7 @@ def test_a_picture_is_what_was_counted(home):
                 predicted.update({i: predict(i, truth("val", i).shape)[0] for i in range(VAL)})
                 predicted["counts"] = counts
 
-        patch.setattr("skipbench.runs._pictures.Drawing", Keeping)
+        patch.setattr("skipbench.evaluations.pictures.Drawing", Keeping)
         asked.run()
     assert len(drawings) == 1
     assert np.array_equal(plain_counts(lambda image, _: predicted[image]), predicted["counts"])
@@ -1082,7 +1084,7 @@ def ckpt_call(cli, home, monkeypatch):
     """What is asked of a run by the command and by its twin, without any option."""
 
     def both(command, opens):
-        from skipbench.runs import neighbours
+        from skipbench.evaluations.knn import calls as neighbours
 
         asked = []
         plain = getattr(neighbours, opens.__name__)

@@ -14,17 +14,17 @@ from skipbench.datasets import open_dataset
 from skipbench.engine import vectors
 from skipbench.engine.vectors import Flat, Lists
 from skipbench.errors import ResourceError, UsageError
-from skipbench.evaluations import _neighbour_settings as settings
-from skipbench.evaluations import knn
-from skipbench.evaluations._bank import (
+from skipbench.evaluations.knn import method as knn
+from skipbench.evaluations.knn import settings
+from skipbench.evaluations.knn.bank import (
     choose_patches,
     joined,
     patch_counts,
     remember,
     shares_of,
 )
-from skipbench.evaluations._figures import figures
-from skipbench.evaluations._neighbour_settings import (
+from skipbench.evaluations.knn.method import Vote, Votes, normalised, score, segment, vote
+from skipbench.evaluations.knn.settings import (
     Storage,
     check_sample,
     choose_storage,
@@ -33,8 +33,8 @@ from skipbench.evaluations._neighbour_settings import (
     parse_ks,
     parse_temperatures,
 )
-from skipbench.evaluations._pixels import Grid
-from skipbench.evaluations.knn import Vote, Votes, normalised, score, segment, vote
+from skipbench.evaluations.segmentation.pixels import Grid
+from skipbench.evaluations.segmentation.scores import figures
 from skipbench.metrics.segmentation import class_counts, miou_percent
 
 WIDTH = 6

@@ -15,7 +15,7 @@ from scipy.linalg import orthogonal_procrustes
 from scipy.spatial import procrustes
 from sklearn.decomposition import PCA
 
-from skipbench.evaluations.pca import (
+from skipbench.evaluations.pca.method import (
     FLAT,
     Components,
     Moments,

@@ -31,11 +31,11 @@ from typer.testing import CliRunner
 import skipbench as package
 from skipbench.cli import app
 from skipbench.datasets import open_dataset
-from skipbench.evaluations._pca_settings import MARK
+from skipbench.evaluations.pca.calls import open_pca
+from skipbench.evaluations.pca.run import PcaRun
+from skipbench.evaluations.pca.settings import MARK
 from skipbench.features.stream import Extractor
 from skipbench.results.store import read_arrays, read_result
-from skipbench.runs.pca import PcaRun
-from skipbench.runs.picturing import open_pca
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -139,7 +139,8 @@ def done(run):
 def bare(monkeypatch):
     """Each picture, the figures and the record, but no sheets, curves and tiles, which take longer;
     a checkpoint is examined once."""
-    from skipbench.runs import _pca_pictures, picturing
+    from skipbench.evaluations.pca import calls as picturing
+    from skipbench.evaluations.pca import pictures as _pca_pictures
 
     inspect, known = picturing.inspect, examined
 
@@ -1168,7 +1169,7 @@ def test_a_full_disk_while_pictures_are_drawn(run, monkeypatch, what):
         return write_whole(path, data)
 
     for place in ("skipbench.files", "skipbench.pictures", "skipbench.plates.sheets",
-                  "skipbench.runs._pictures"):  # fmt: skip
+                  "skipbench.evaluations.pictures"):  # fmt: skip
         monkeypatch.setattr(f"{place}.write_whole", full)
     if what == "sheet.pdf":
         pdf = sheets.Pdf
@@ -1202,7 +1203,7 @@ CHILDREN = """
 import json, os, signal, sys
 from pathlib import Path
 from threading import Lock
-import skipbench.features.plan, skipbench.runs.picturing
+import skipbench.features.plan, skipbench.evaluations.pca.calls
 from skipbench.cli import main
 
 fsync = os.fsync

@@ -9,17 +9,17 @@ import torch.nn.functional as F
 
 from skipbench.datasets import open_dataset
 from skipbench.errors import NumbersError, UsageError
-from skipbench.evaluations import probe
-from skipbench.evaluations._pixels import Grid
-from skipbench.evaluations._protocols import (
+from skipbench.evaluations.probe import method as probe
+from skipbench.evaluations.probe.method import Part, Seen, Trained, fit, metrics, predict, score
+from skipbench.evaluations.probe.protocols import (
     PROTOCOLS,
     Course,
     parse_rates,
     parse_seeds,
     settle,
 )
-from skipbench.evaluations._training import Draws, statistics
-from skipbench.evaluations.probe import Part, Seen, Trained, fit, metrics, predict, score
+from skipbench.evaluations.probe.training import Draws, statistics
+from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.images import resize_mask
 
 CLASSES = 4
@@ -101,7 +101,7 @@ def test_training_goes_on_bit_for_bit(stop, name, monkeypatch):
         states[epoch] = {key: value.clone() for key, value in state.items()}
 
     whole = trained_on(images, protocol, after_epoch=keep)
-    monkeypatch.setattr("skipbench.evaluations._training.MOST_DRAWN", 1)
+    monkeypatch.setattr("skipbench.evaluations.probe.training.MOST_DRAWN", 1)
     later = trained_on(images, protocol, state=states[stop])
     assert torch.equal(whole.weight, later.weight) and torch.equal(whole.bias, later.bias)
     assert whole.loss == pytest.approx(later.loss) and whole.finite == later.finite

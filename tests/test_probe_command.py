@@ -16,12 +16,12 @@ from PIL import Image
 
 import skipbench as package
 from skipbench.demo import make_weights, small_facts
+from skipbench.evaluations import training_state as _state
+from skipbench.evaluations.pictures import worst_and_best
+from skipbench.evaluations.segmentation.images import Keeping
 from skipbench.features.stream import Extractor
 from skipbench.metrics.segmentation import scores
 from skipbench.results.store import find_result, read_arrays, read_result, write_result
-from skipbench.runs import _state
-from skipbench.runs._held import Keeping
-from skipbench.runs._pictures import worst_and_best
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -289,7 +289,7 @@ def test_windows_that_see_the_whole_picture_are_no_windows(run, monkeypatch):
     (folder / "classes.txt").write_text("a\nb\nc\n")
     options = ("--epochs", "3", "--size", "48", "--lr", "1e-2")
     found = []
-    from skipbench.evaluations import _protocols
+    from skipbench.evaluations.probe import protocols as _protocols
 
     for window in ((48, 32), None):
         changed = {"paper": _protocols.replace(_protocols.PROTOCOLS["paper"], window=window)}
@@ -517,7 +517,7 @@ def test_out_of_memory_in_training(run, monkeypatch):
     def fail(*arguments, **options):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr("skipbench.evaluations.probe.fit", fail)
+    monkeypatch.setattr("skipbench.evaluations.probe.method.fit", fail)
     shown = run()
     assert shown.exit_code == 7 and "--lr" in shown.stderr
 

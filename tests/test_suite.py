@@ -18,12 +18,13 @@ from test_cli import imported_by, in_terminal
 
 from skipbench import pipeline, suites
 from skipbench.demo import make_weights, small_facts
+from skipbench.evaluations import estimate as _estimate
+from skipbench.evaluations import training_state as _state
+from skipbench.evaluations.pca.calls import PcaOptions
+from skipbench.evaluations.probe.calls import ProbeOptions, probe_all
+from skipbench.evaluations.tokencut.calls import TokencutOptions
 from skipbench.pipeline import Reading
 from skipbench.results.store import find_result
-from skipbench.runs import _estimate, _state
-from skipbench.runs.calls import ProbeOptions, probe_all
-from skipbench.runs.finding import TokencutOptions
-from skipbench.runs.picturing import PcaOptions
 from skipbench.suites._files import epochs_in
 from skipbench.suites._pca_kind import PCA_KEYS
 from skipbench.suites._probe_kind import PROBE_KEYS
@@ -588,7 +589,7 @@ def test_a_failure_that_cannot_be_written_down_stops_nothing(run):
 def test_a_failed_cell_holds_no_memory(monkeypatch):
     """Not its model, not its features: the error that is kept has no frames."""
     Path("suite.toml").write_text(HEAD + PROBE)
-    monkeypatch.setattr("skipbench.evaluations.probe.fit", None)
+    monkeypatch.setattr("skipbench.evaluations.probe.method.fit", None)
     [outcome] = suites.run("suite.toml")
     assert isinstance(outcome.error, TypeError) and outcome.error.__traceback__ is None
 
@@ -597,7 +598,7 @@ def test_a_bug_of_ours_is_a_failure_with_its_traceback(run, monkeypatch):
     def broken(*a, **k):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("skipbench.evaluations.probe.fit", broken)
+    monkeypatch.setattr("skipbench.evaluations.probe.method.fit", broken)
     shown = run(HEAD + PROBE)
     assert shown.exit_code == 1 and "a bug: ZeroDivisionError: oh" in shown.stderr
     [failure] = failures()

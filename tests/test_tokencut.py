@@ -19,12 +19,12 @@ from threadpoolctl import threadpool_limits
 from skipbench import demo
 from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import Checkpoint, open_checkpoint
-from skipbench.evaluations import _second_vector
-from skipbench.evaluations._graph import Graphs, link
-from skipbench.evaluations._objects import Found, part_of
-from skipbench.evaluations._second_vector import second_vectors
-from skipbench.evaluations.lost import lost
-from skipbench.evaluations.tokencut import cut, decide, tokencut
+from skipbench.evaluations.tokencut import eigenvector as _second_vector
+from skipbench.evaluations.tokencut.eigenvector import second_vectors
+from skipbench.evaluations.tokencut.graph import Graphs, link
+from skipbench.evaluations.tokencut.lost import lost
+from skipbench.evaluations.tokencut.method import cut, decide, tokencut
+from skipbench.evaluations.tokencut.objects import Found, part_of
 from skipbench.images import embedded_photographs
 
 EPS, PATCH = 1e-5, 16
@@ -368,7 +368,7 @@ def test_same_object_in_features_of_real_weights():
 @pytest.mark.parametrize("tau", [-0.1, 0, 0.2, 0.9])
 @pytest.mark.parametrize("rows", [7, 600])
 def test_links_are_cosines_above_tau(monkeypatch, tau, rows):
-    monkeypatch.setattr("skipbench.evaluations._graph.ROWS", rows)
+    monkeypatch.setattr("skipbench.evaluations.tokencut.graph.ROWS", rows)
     tokens = images_of_tokens(2, (5, 9))
     links = link(tokens, tau)
     assert torch.equal(links, links.mT)
@@ -380,7 +380,7 @@ def test_links_are_cosines_above_tau(monkeypatch, tau, rows):
 
 
 def test_links_of_cosines_that_are_tau_itself_are_symmetric(monkeypatch):
-    monkeypatch.setattr("skipbench.evaluations._graph.ROWS", 16)
+    monkeypatch.setattr("skipbench.evaluations.tokencut.graph.ROWS", 16)
     tokens = images_of_tokens(1, (5, 7))
     unit = torch.nn.functional.normalize(tokens[0], dim=-1)
     for tau in (unit @ unit.T).flatten()[:40].tolist():
@@ -434,7 +434,7 @@ def test_images_together_are_images_alone(monkeypatch, grid_hw, at_once):
     tokens = images_of_tokens(7, grid_hw)
     tokens[1], tokens[4] = 1, 0
     count = tokens.shape[1]
-    monkeypatch.setattr("skipbench.evaluations.tokencut.BYTES_ON_CPU", at_once * count**2)
+    monkeypatch.setattr("skipbench.evaluations.tokencut.method.BYTES_ON_CPU", at_once * count**2)
     for method in (tokencut, lost):
         together = method(tokens, grid_hw)
         alone = [method(one[None], grid_hw)[0] for one in tokens]
@@ -551,7 +551,7 @@ def test_sums_of_whole_numbers_are_whole(exact):
 @pytest.mark.parametrize("bits", [8, 13, 20])
 def test_fewer_bits_are_more_digits(monkeypatch, bits):
     """As for more tokens than a test has room for."""
-    monkeypatch.setattr("skipbench.evaluations._graph.FLOAT_BITS", bits)
+    monkeypatch.setattr("skipbench.evaluations.tokencut.graph.FLOAT_BITS", bits)
     rng = np.random.default_rng(0)
     vectors = np.stack([make(rng, 35) for make in VECTORS.values()])
     check_sums(torch.from_numpy(cuts.random_links(rng, 35, 0.6)), vectors, "float32")

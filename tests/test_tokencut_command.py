@@ -24,13 +24,14 @@ from threadpoolctl import threadpool_limits
 import skipbench as package
 from skipbench.datasets import Boxes, Item, open_dataset
 from skipbench.demo import make_weights, small_facts
-from skipbench.evaluations import _second_vector
-from skipbench.evaluations._objects import Found
+from skipbench.evaluations import resume as _chunks
+from skipbench.evaluations.tokencut import eigenvector as _second_vector
+from skipbench.evaluations.tokencut import scores as _sightings
+from skipbench.evaluations.tokencut.objects import Found
 from skipbench.features.stream import Extractor
 from skipbench.files import write_whole
 from skipbench.metrics.intervals import exact_interval
 from skipbench.results.store import read_arrays
-from skipbench.runs import _chunks, _sightings
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -954,7 +955,7 @@ def test_a_truncated_image(run):
 CHILDREN = """
 import json, os, signal, sys
 from pathlib import Path
-import skipbench.features.plan, skipbench.runs.finding
+import skipbench.features.plan, skipbench.evaluations.tokencut.calls
 from skipbench.cli import main
 
 skipbench.features.plan.LARGEST_SHARD = 4
@@ -1176,7 +1177,7 @@ def test_a_bad_image_at_the_end_does_not_cost_what_was_done(run, monkeypatch):
 
 @pytest.mark.parametrize("error", [RuntimeError(SHORT), MemoryError("Unable to allocate 8 GiB")])
 def test_out_of_memory_once_it_goes_on_one_by_one(run, monkeypatch, error):
-    from skipbench.runs import tokencut as module
+    from skipbench.evaluations.tokencut import run as module
 
     assert run("--out", "usual", "--layers", "all").exit_code == 0
     cut, calls = module.tokencut, []
@@ -1196,7 +1197,7 @@ def test_out_of_memory_once_it_goes_on_one_by_one(run, monkeypatch, error):
 
 @pytest.mark.parametrize("method", ["tokencut", "lost"])
 def test_out_of_memory_always(run, monkeypatch, small_shards, method):
-    from skipbench.runs import tokencut as module
+    from skipbench.evaluations.tokencut import run as module
 
     find, done = getattr(module, method), 0
 
@@ -1220,7 +1221,7 @@ def test_out_of_memory_in_pictures_alone(run, monkeypatch):
     def short(*arguments):
         raise MemoryError
 
-    monkeypatch.setattr("skipbench.runs.tokencut.tokencut", short)
+    monkeypatch.setattr("skipbench.evaluations.tokencut.run.tokencut", short)
     put(Path("photos", "a.png"), scene((24, 40), (0, 0, 9, 9)))
     shown = run("--images", "photos", "--out", "out", dataset=None, quick=())
     assert shown.exit_code == 7 and "out of memory" in shown.stderr
@@ -1246,7 +1247,7 @@ def test_another_error_is_not_taken_for_a_lack_of_memory(run, monkeypatch):
     def broken(*arguments):
         raise RuntimeError("shapes cannot be multiplied")
 
-    monkeypatch.setattr("skipbench.runs.tokencut.tokencut", broken)
+    monkeypatch.setattr("skipbench.evaluations.tokencut.run.tokencut", broken)
     shown = run()
     assert shown.exit_code == 1 and "shapes cannot be multiplied" in shown.stderr
 

@@ -185,13 +185,13 @@ def calibrate(
     Each record tells how it was made. New records go to RESULTS/calibration, so that it can be
     interrupted and goes on, and tables stay as they are.
     """
-    from skipbench.evaluations._protocols import parse_seeds
+    from skipbench.evaluations.probe.protocols import parse_seeds
     from skipbench.results.read import read_results
 
     wanted = parse_seeds(seeds)
     stored = read_results(results or ["results"])  # before torch is loaded
 
-    from skipbench.runs.calibrating import calibrate as run
+    from skipbench.calibrate import calibrate as run
 
     found = run(
         stored, baseline, seeds=wanted, where=where or (), ckpt=ckpt,

@@ -104,7 +104,7 @@ def cluster(
     Labels serve only to name the clusters, on the whole split at once. Interrupted, it goes on
     where it was; done before, it is found in the results.
     """
-    from skipbench.evaluations import _neighbour_settings as settings
+    from skipbench.evaluations.knn import settings
 
     settings.check_sample(sample, settings.parse_clusters(clusters))
     wanted_seeds = settings.parse_how_many_seeds(seeds)
@@ -116,14 +116,14 @@ def cluster(
     )
 
     from skipbench.engine import vectors
-    from skipbench.runs.splits import open_masks
+    from skipbench.evaluations.data import open_masks
 
     vectors.load()  # broken or not there: said before anything long begins
     data = open_masks(
         dataset, split=split, root=data_root, limit=limit, classes=classes, skip_bad=skip_bad
     )
 
-    from skipbench.runs.neighbours import open_cluster
+    from skipbench.evaluations.knn.calls import open_cluster
 
     run = open_cluster(
         ckpt, dataset, seeds=wanted_seeds, data=data, **reading(), **how, clusters=clusters,
@@ -131,7 +131,7 @@ def cluster(
         classes=classes, skip_bad=skip_bad, workers=workers, force=force, pictures=pictures,
     )  # fmt: skip
     if dry_run:
-        from skipbench.runs._neighbour_estimate import estimate_cluster
+        from skipbench.evaluations.knn.estimate import estimate_cluster
 
         say_estimate(estimate_cluster(run), as_json)
         return
@@ -143,7 +143,7 @@ def cluster(
 
 
 def show(results: "Sequence[Result]", out: str) -> None:
-    from skipbench.evaluations._neighbour_settings import clusters_words
+    from skipbench.evaluations.knn.settings import clusters_words
 
     console, first = wide_page(), results[0]
     words = [

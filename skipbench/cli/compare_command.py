@@ -76,7 +76,7 @@ def compare(
     found = run(a, b, results=folder, resamples=resamples, seed=seed, select=select)
     drawn = []
     if pictures:
-        from skipbench.runs.comparing import draw_comparison
+        from skipbench.evaluations.probe.comparison import draw_comparison
 
         for pair in found:
             place = Path(out or pair.b[0].folder / "compare")

@@ -121,8 +121,8 @@ def knn(
     Nothing is trained. Features are those that `probe` stores, too. Interrupted, it goes on where
     it was; done before, it is found in the results.
     """
-    from skipbench.evaluations import _neighbour_settings as settings
-    from skipbench.evaluations._protocols import parse_seeds
+    from skipbench.evaluations.knn import settings
+    from skipbench.evaluations.probe.protocols import parse_seeds
     from skipbench.files import parse_bytes
 
     options.one_of("--index", index, *settings.INDEXES)
@@ -136,7 +136,7 @@ def knn(
     )
 
     from skipbench.engine import vectors
-    from skipbench.runs.splits import open_splits
+    from skipbench.evaluations.data import open_splits
 
     vectors.load()  # broken or not there: said before anything long begins
     splits = open_splits(
@@ -144,7 +144,7 @@ def knn(
         classes=classes, skip_bad=skip_bad,
     )  # fmt: skip
 
-    from skipbench.runs.neighbours import open_knn
+    from skipbench.evaluations.knn.calls import open_knn
 
     run = open_knn(
         ckpt, dataset, seeds=wanted_seeds, splits=splits, **reading(), **how, k=k,
@@ -153,7 +153,7 @@ def knn(
         classes=classes, skip_bad=skip_bad, workers=workers, force=force, pictures=pictures,
     )  # fmt: skip
     if dry_run:
-        from skipbench.runs._neighbour_estimate import estimate_knn
+        from skipbench.evaluations.knn.estimate import estimate_knn
 
         say_estimate(estimate_knn(run), as_json)
         return

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from skipbench.runs._estimate import Estimate
+    from skipbench.evaluations.estimate import Estimate
 
 
 def reader_has_gone() -> NoReturn:

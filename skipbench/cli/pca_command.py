@@ -11,7 +11,7 @@ from skipbench.cli.page import plain_table, shown, wide_page
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from skipbench.runs.pca import PcaRun
+    from skipbench.evaluations.pca.run import PcaRun
 
 
 def add_to(app: typer.Typer) -> None:
@@ -143,7 +143,7 @@ def pca(
     """
     from pathlib import Path
 
-    from skipbench.evaluations import _pca_settings as known
+    from skipbench.evaluations.pca import settings as known
     from skipbench.features.layers import check_layers
     from skipbench.files import ensure_writable, parse_bytes
     from skipbench.images import parse_size
@@ -172,12 +172,12 @@ def pca(
     ]  # fmt: skip
     ensure_writable(Path(out))
 
-    from skipbench.runs.splits import open_pictures
+    from skipbench.evaluations.data import open_pictures
 
     which: dict[str, Any] = {"split": split, "limit": limit, "skip_bad": skip_bad}
     data = open_pictures(images, root=data_root, **which)  # said before torch is loaded
 
-    from skipbench.runs.picturing import open_pca
+    from skipbench.evaluations.pca.calls import open_pca
 
     shared: dict[str, Any] = {
         k: v for k, v in readings[0]().items() if k not in ("residual", "labels")
@@ -263,7 +263,7 @@ def _number(row: "Mapping[str, Any]", key: str, how: str) -> str:
 
 def _remarks(run: "PcaRun") -> list[str]:
     """What the columns mean."""
-    from skipbench.runs._pca_record import headline, pixels
+    from skipbench.evaluations.pca.record import headline, pixels
 
     lines = ["", "total variation: distance of neighbours to that of any two tokens; 1 is noise"]
     if any(item.has_segments for item in run.data):

@@ -156,7 +156,7 @@ def probe(
     The backbone sees each image once, all learning rates train at once. Interrupted, it goes on
     where it was; done before, it is found in the results.
     """
-    from skipbench.evaluations._protocols import parse_seeds, settle
+    from skipbench.evaluations.probe.protocols import parse_seeds, settle
 
     options.one_of("--select", select, "val", "holdout")
     how = settle(
@@ -171,14 +171,14 @@ def probe(
         ckpt, residual, weights, heads, expect, position_rule, device, label
     )
 
-    from skipbench.runs.splits import open_splits
+    from skipbench.evaluations.data import open_splits
 
     splits = open_splits(
         dataset, how, train_images=train_images, subset_seed=subset_seed, root=data_root,
         limit=limit, classes=classes, skip_bad=skip_bad,
     )  # fmt: skip
 
-    from skipbench.runs.calls import open_probe
+    from skipbench.evaluations.probe.calls import open_probe
 
     run = open_probe(
         ckpt, dataset, seeds=wanted_seeds, splits=splits, **reading(),
@@ -191,7 +191,7 @@ def probe(
         pictures=pictures,
     )  # fmt: skip
     if dry_run:
-        from skipbench.runs._estimate import estimate
+        from skipbench.evaluations.estimate import estimate
 
         say_estimate(estimate(run), as_json)
         return

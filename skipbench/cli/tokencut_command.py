@@ -155,7 +155,7 @@ def tokencut(
     """
     from pathlib import Path
 
-    from skipbench.evaluations._cut_settings import EPS, METHODS, SCORES, TAU, check_cut
+    from skipbench.evaluations.tokencut.settings import EPS, METHODS, SCORES, TAU, check_cut
     from skipbench.features.layers import check_layers
     from skipbench.files import cache_folder, ensure_writable
     from skipbench.images import find_images, parse_size
@@ -195,13 +195,13 @@ def tokencut(
     if images:
         found = find_images(images)  # what is not there is said before anything is loaded
 
-        from skipbench.runs.finding import find_objects
+        from skipbench.evaluations.tokencut.calls import find_objects
 
         folder = find_objects(ckpt, found, **reading(), **how, limit=limit, skip_bad=skip_bad)
         typer.echo(json.dumps({"pictures": str(folder)}) if as_json else f"pictures: {folder}")
         return
 
-    from skipbench.runs.splits import open_objects
+    from skipbench.evaluations.data import open_objects
 
     assert dataset is not None
     which: dict[str, Any] = {
@@ -209,11 +209,11 @@ def tokencut(
     }  # fmt: skip
     data = open_objects(dataset, root=data_root, hard=hard, **which)
 
-    from skipbench.runs.finding import open_tokencut
+    from skipbench.evaluations.tokencut.calls import open_tokencut
 
     run = open_tokencut(ckpt, dataset, data=data, data_root=data_root, **reading(), **which, **how)
     if dry_run:
-        from skipbench.runs._estimate import estimate_tokencut
+        from skipbench.evaluations.estimate import estimate_tokencut
 
         say_estimate(estimate_tokencut(run), as_json)
         return

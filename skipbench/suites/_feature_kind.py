@@ -9,7 +9,7 @@ from skipbench.suites._keys import Check
 from skipbench.suites._kind import Kind
 
 if TYPE_CHECKING:
-    from skipbench.runs._cells import Cell, FeatureRun
+    from skipbench.evaluations.run import Cell, FeatureRun
 
 # As the commands call them; in_memory is --no-cache.
 FEATURE_KEYS: dict[str, Check] = {

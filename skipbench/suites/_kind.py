@@ -12,8 +12,8 @@ from skipbench.suites._keys import Check
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
+    from skipbench.evaluations.estimate import Estimate
     from skipbench.pipeline import Inspection, Reading
-    from skipbench.runs._estimate import Estimate
     from skipbench.suites.sharing import Need
 
 

@@ -5,7 +5,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import UsageError
-from skipbench.evaluations import _neighbour_settings as settings
+from skipbench.evaluations.knn import settings
 from skipbench.suites import _keys
 from skipbench.suites._feature_kind import FEATURE_KEYS, FeatureKind
 from skipbench.suites._keys import Check
@@ -13,10 +13,10 @@ from skipbench.suites._kind import Opened, Places
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset, Item
-    from skipbench.runs._cells import FeatureRun
-    from skipbench.runs._estimate import Estimate
-    from skipbench.runs.cluster import Cluster
-    from skipbench.runs.knn import Knn
+    from skipbench.evaluations.cluster.run import Cluster
+    from skipbench.evaluations.estimate import Estimate
+    from skipbench.evaluations.knn.run import Knn
+    from skipbench.evaluations.run import FeatureRun
     from skipbench.suites.sharing import Need
 
 
@@ -74,15 +74,15 @@ class KnnKind(_NeighbourKind):
     keys = KNN_KEYS
 
     def data(self, dataset: str, options: Mapping[str, Any], root: str | None) -> "list[Dataset]":
-        from skipbench.runs.splits import open_splits
+        from skipbench.evaluations.data import open_splits
 
         names = (*OF_DATA, "train_images", "subset_seed")
         chosen = {key: options[key] for key in names if key in options}
         return list(open_splits(dataset, root=root, **chosen))
 
     def versions(self) -> Mapping[str, int]:
+        from skipbench.evaluations.knn.record import VERSION
         from skipbench.images import TRANSFORM_VERSION
-        from skipbench.runs._knn_record import VERSION
 
         return {"knn": VERSION, "transform": TRANSFORM_VERSION}
 
@@ -94,7 +94,7 @@ class KnnKind(_NeighbourKind):
         options: Mapping[str, Any],
         places: Places,
     ) -> "Knn":
-        from skipbench.runs.neighbours import open_knn
+        from skipbench.evaluations.knn.calls import open_knn
 
         train, val = data
         together: dict[str, Any] = {**opened.reading, **places.options(), **options}
@@ -103,13 +103,13 @@ class KnnKind(_NeighbourKind):
         )
 
     def needs(self, run: "Knn") -> "list[Need]":
-        from skipbench.runs.splits import check_masks
+        from skipbench.evaluations.data import check_masks
 
         lists = {"train": run.train.items, "val": run.val.items}
         return self._needs(run, lists, lambda: check_masks(run.train, run.val))
 
     def estimate(self, run: "Knn") -> "Estimate":
-        from skipbench.runs._neighbour_estimate import estimate_knn
+        from skipbench.evaluations.knn.estimate import estimate_knn
 
         return estimate_knn(self.rest(run))
 
@@ -127,14 +127,14 @@ class ClusterKind(_NeighbourKind):
             yield "sample", error
 
     def data(self, dataset: str, options: Mapping[str, Any], root: str | None) -> "list[Dataset]":
-        from skipbench.runs.splits import open_masks
+        from skipbench.evaluations.data import open_masks
 
         chosen = {key: options[key] for key in (*OF_DATA, "split") if key in options}
         return [open_masks(dataset, root=root, **chosen)]
 
     def versions(self) -> Mapping[str, int]:
+        from skipbench.evaluations.cluster.record import VERSION
         from skipbench.images import TRANSFORM_VERSION
-        from skipbench.runs._cluster_record import VERSION
 
         return {"cluster": VERSION, "transform": TRANSFORM_VERSION}
 
@@ -146,7 +146,7 @@ class ClusterKind(_NeighbourKind):
         options: Mapping[str, Any],
         places: Places,
     ) -> "Cluster":
-        from skipbench.runs.neighbours import open_cluster
+        from skipbench.evaluations.knn.calls import open_cluster
 
         together: dict[str, Any] = {**opened.reading, **places.options(), **options}
         return open_cluster(
@@ -154,11 +154,11 @@ class ClusterKind(_NeighbourKind):
         )
 
     def needs(self, run: "Cluster") -> "list[Need]":
-        from skipbench.runs.splits import check_labelled
+        from skipbench.evaluations.data import check_labelled
 
         return self._needs(run, {"val": run.data.items}, lambda: check_labelled(run.data))
 
     def estimate(self, run: "Cluster") -> "Estimate":
-        from skipbench.runs._neighbour_estimate import estimate_cluster
+        from skipbench.evaluations.knn.estimate import estimate_cluster
 
         return estimate_cluster(self.rest(run))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import UsageError
-from skipbench.evaluations._pca_settings import (
+from skipbench.evaluations.pca.settings import (
     BACKGROUNDS,
     FITS,
     IMAGES,
@@ -17,8 +17,8 @@ from skipbench.suites._kind import Kind, Opened, Places
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
-    from skipbench.runs._estimate import Estimate
-    from skipbench.runs.pca import PcaRun
+    from skipbench.evaluations.estimate import Estimate
+    from skipbench.evaluations.pca.run import PcaRun
     from skipbench.suites.sharing import Need
 
 
@@ -46,7 +46,7 @@ class PcaKind(Kind):
     keys = PCA_KEYS
 
     def problems(self, options: Mapping[str, Any]) -> Iterator[tuple[str, UsageError]]:
-        from skipbench.evaluations._pca_settings import check_components
+        from skipbench.evaluations.pca.settings import check_components
         from skipbench.images import parse_size
 
         checks: dict[str, Any] = {"size": parse_size, "components": check_components}
@@ -64,8 +64,8 @@ class PcaKind(Kind):
         return [open_dataset(dataset, split, root=root, limit=limit, skip_bad=skip_bad)]
 
     def versions(self) -> Mapping[str, int]:
+        from skipbench.evaluations.pca.record import VERSION
         from skipbench.images import TRANSFORM_VERSION
-        from skipbench.runs._pca_record import VERSION
 
         return {"pca": VERSION, "transform": TRANSFORM_VERSION}
 
@@ -77,7 +77,7 @@ class PcaKind(Kind):
         options: Mapping[str, Any],
         places: Places,
     ) -> "PcaRun":
-        from skipbench.runs.picturing import open_pca
+        from skipbench.evaluations.pca.calls import open_pca
 
         where = places.options()
         where.pop("force", None)  # pictures are drawn whenever they are asked for
@@ -108,6 +108,6 @@ class PcaKind(Kind):
         return run.run()
 
     def estimate(self, run: "PcaRun") -> "Estimate":
-        from skipbench.runs._estimate import estimate_pca
+        from skipbench.evaluations.estimate import estimate_pca
 
         return estimate_pca(run)

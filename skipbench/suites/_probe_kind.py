@@ -12,19 +12,19 @@ from skipbench.suites._kind import Opened, Places
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
-    from skipbench.runs._estimate import Estimate
-    from skipbench.runs.probe import Probe
+    from skipbench.evaluations.estimate import Estimate
+    from skipbench.evaluations.probe.run import Probe
     from skipbench.suites.sharing import Need
 
 
 def _protocol(value: Any) -> str:
-    from skipbench.evaluations._protocols import settle
+    from skipbench.evaluations.probe.protocols import settle
 
     return settle(_keys.text(value)).name
 
 
 def _rates(value: Any) -> tuple[float, ...]:
-    from skipbench.evaluations._protocols import parse_rates
+    from skipbench.evaluations.probe.protocols import parse_rates
 
     return parse_rates(value)
 
@@ -52,7 +52,7 @@ class ProbeKind(FeatureKind):
     keys = PROBE_KEYS
 
     def problems(self, options: Mapping[str, Any]) -> Iterator[tuple[str, UsageError]]:
-        from skipbench.evaluations._protocols import settle
+        from skipbench.evaluations.probe.protocols import settle
         from skipbench.images import parse_size
 
         name = options.get("protocol", "paper")
@@ -64,8 +64,8 @@ class ProbeKind(FeatureKind):
                 yield key, error
 
     def data(self, dataset: str, options: Mapping[str, Any], root: str | None) -> "list[Dataset]":
-        from skipbench.evaluations._protocols import settle
-        from skipbench.runs.splits import open_splits
+        from skipbench.evaluations.data import open_splits
+        from skipbench.evaluations.probe.protocols import settle
 
         chosen = {key: options[key] for key in OF_DATA if key in options}
         protocol = settle(options.get("protocol", "paper"))
@@ -73,8 +73,8 @@ class ProbeKind(FeatureKind):
 
     def versions(self) -> Mapping[str, int]:
         from skipbench import views
+        from skipbench.evaluations.probe.record import VERSION
         from skipbench.images import TRANSFORM_VERSION
-        from skipbench.runs._probe_record import VERSION
 
         return {"probe": VERSION, "views": views.VERSION, "transform": TRANSFORM_VERSION}
 
@@ -86,7 +86,7 @@ class ProbeKind(FeatureKind):
         options: Mapping[str, Any],
         places: Places,
     ) -> "Probe":
-        from skipbench.runs.calls import open_probe
+        from skipbench.evaluations.probe.calls import open_probe
 
         train, val = data
         together: dict[str, Any] = {**opened.reading, **places.options(), **options}
@@ -96,7 +96,7 @@ class ProbeKind(FeatureKind):
 
     def needs(self, run: "Probe") -> "list[Need]":
         """Crops and windows are the probe's own; what is kept in memory cannot be shared."""
-        from skipbench.runs.splits import check_masks
+        from skipbench.evaluations.data import check_masks
         from skipbench.suites.sharing import Need
 
         todo, keeping = self.todo(run), run.asked.keeping
@@ -113,6 +113,6 @@ class ProbeKind(FeatureKind):
         return found
 
     def estimate(self, run: "Probe") -> "Estimate":
-        from skipbench.runs._estimate import estimate
+        from skipbench.evaluations.estimate import estimate
 
         return estimate(self.rest(run))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import UsageError
-from skipbench.evaluations._cut_settings import METHODS, SCORES
+from skipbench.evaluations.tokencut.settings import METHODS, SCORES
 from skipbench.records import PRECISIONS, TENSORS, Result
 from skipbench.suites import _keys
 from skipbench.suites._keys import Check
@@ -12,8 +12,8 @@ from skipbench.suites._kind import Kind, Opened, Places
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
-    from skipbench.runs._estimate import Estimate
-    from skipbench.runs.tokencut import Discovery
+    from skipbench.evaluations.estimate import Estimate
+    from skipbench.evaluations.tokencut.run import Discovery
     from skipbench.suites.sharing import Need
 
 
@@ -56,14 +56,14 @@ class TokencutKind(Kind):
                 yield key, UsageError('goes with method = "tokencut"')
 
     def data(self, dataset: str, options: Mapping[str, Any], root: str | None) -> "list[Dataset]":
-        from skipbench.runs.splits import open_objects
+        from skipbench.evaluations.data import open_objects
 
         chosen = {key: options[key] for key in OF_DATA if key in options}
         return [open_objects(dataset, root=root, **chosen)]
 
     def versions(self) -> Mapping[str, int]:
+        from skipbench.evaluations.tokencut.record import VERSION
         from skipbench.images import TRANSFORM_VERSION
-        from skipbench.runs._tokencut_record import VERSION
 
         return {"tokencut": VERSION, "transform": TRANSFORM_VERSION}
 
@@ -75,7 +75,7 @@ class TokencutKind(Kind):
         options: Mapping[str, Any],
         places: Places,
     ) -> "Discovery":
-        from skipbench.runs.finding import open_tokencut
+        from skipbench.evaluations.tokencut.calls import open_tokencut
 
         where = places.options()
         where.pop("cache_limit", None)  # it stores no features
@@ -100,6 +100,6 @@ class TokencutKind(Kind):
         return [run.run()]
 
     def estimate(self, run: "Discovery") -> "Estimate":
-        from skipbench.runs._estimate import estimate_tokencut
+        from skipbench.evaluations.estimate import estimate_tokencut
 
         return estimate_tokencut(run)

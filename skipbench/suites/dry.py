@@ -11,7 +11,7 @@ from skipbench.suites.kinds import Opened
 from skipbench.suites.plan import Cell, Plan
 
 if TYPE_CHECKING:
-    from skipbench.runs._estimate import Estimate
+    from skipbench.evaluations.estimate import Estimate
     from skipbench.suites.sharing import Need
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from skipbench.backbones.vit import Backbone
+from skipbench.evaluations.segmentation.images import Keeping
 from skipbench.features.store import describe, key_of
 from skipbench.images import Picture
 from skipbench.records import FeatureSpec
-from skipbench.runs._held import Keeping
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Dense nearest-neighbour segmentation."""

@@ -1,0 +1,210 @@
+"""What `skipbench pca` draws.
+
+OUT/sheet.png, sheet.pdf           a row for each image, a column for each checkpoint
+OUT/NAME/IMAGE.png                 each picture by itself, at the size of the image
+OUT/NAME/IMAGE_block7.png …        the same, of several blocks
+OUT/NAME/blocks/sheet.png, .pdf    and these in columns, a row for each image
+OUT/NAME/components4-6/IMAGE.png   the same of further components
+OUT/curves.png, figures.csv        what pictures are like, in numbers
+OUT/<id>/tiles/                    the first pictures, for the report's page
+"""
+
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from PIL import Image
+
+from skipbench.engine.progress import progress
+from skipbench.errors import UsageError
+from skipbench.evaluations.pca.method import FLAT, colours, limits, resampled
+from skipbench.evaluations.pca.record import panels, table
+from skipbench.evaluations.pca.settings import MARK
+from skipbench.evaluations.pictures import file_names, save_tile, write_tiles
+from skipbench.files import ensure_writable, unlike, write_csv, write_whole
+from skipbench.images import read_image
+from skipbench.pictures import save
+from skipbench.plates import Row, chart, pages, save_pages
+
+if TYPE_CHECKING:
+    from skipbench.evaluations.pca.model import Model, Painted
+    from skipbench.evaluations.pca.run import PcaRun
+
+log = logging.getLogger("skipbench")
+
+TILES = 12
+BACKGROUND = 0.0  # black, as in DINOv2's figures
+FILES = (".png", ".pdf", ".csv", ".json", ".npz")
+WRITTEN = ("sheet.png", "sheet.pdf", "figures.csv", "curves.png")
+WRITERS, WAITING = 2, 8  # threads that write pictures, and pictures that wait for them
+
+
+# Where it is written, without its ending; titles; model and place of each column; a note.
+Sheet = tuple[Path, list[str], list[tuple[int, int]], str]
+
+
+def claim(folder: Path, inside: Sequence[Path]) -> None:
+    """Nothing of anyone else's is drawn over. inside: folders that pictures go into."""
+    ensure_writable(folder)
+    if (folder / MARK).exists() or any(folder.glob("pca-*.json")):
+        log.info("%s has pictures of an earlier run: those of the same name go", folder)
+    else:
+        there = [folder / name for name in WRITTEN if (folder / name).exists()]
+        there += [place for place in inside if place.is_dir() and any(place.iterdir())]
+        if there:
+            raise UsageError(
+                f"{there[0]} is there already, and not of `skipbench pca`: "
+                "give another folder with --out"
+            )
+    write_whole(folder / MARK, b"")
+    for place in inside:
+        ensure_writable(place)
+
+
+class Folder:
+    """Where the pictures of a run go."""
+
+    def __init__(self, run: "PcaRun") -> None:
+        self.run, self.out = run, run.folder
+        self.images = file_names(run.data.names)
+        for folder in run.folders:
+            for first in range(3, run.asked.components, 3):
+                ensure_writable(folder / self._further(first))
+        self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="draw")
+        self._waiting: deque[Future[None]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def path(self, number: int, place: int, image: int, first: int = 0) -> Path:
+        """first: of the components that are shown."""
+        model, stem = self.run.models[number], self.images[image]
+        if len(model.blocks) > 1:
+            stem += f"_block{model.blocks[place]}"
+        return self.run.folders[number] / self._further(first) / f"{stem}.png"
+
+    def _further(self, first: int) -> str:
+        """Where pictures of these components go; nowhere else, if they are the first three."""
+        last = min(first + 3, self.run.asked.components)
+        return f"components{first + 1}-{last}" if first else ""
+
+    def draw(
+        self, number: int, place: int, group: Sequence[int], painted: "Sequence[Painted]"
+    ) -> None:
+        """A picture for each image and every three components; colours have one range."""
+        started, model = time.monotonic(), self.run.models[number]
+        ends = limits(np.concatenate([one.counted for one in painted]))
+        for one, image in zip(painted, group, strict=True):
+            shares = colours(one.scores, ends)
+            shares[~one.shown] = BACKGROUND
+            if one.flat:
+                shares[:] = FLAT
+            for first in range(0, shares.shape[-1], 3):
+                where = self.path(number, place, image, first)
+                rgb = _rgb(shares[..., first : first + 3])
+                self._submit(self._save, rgb, model, image, where)
+        model.seconds["drawing"] += time.monotonic() - started
+
+    def _submit(self, job: Callable[..., None], *args: Any) -> None:
+        """Written while the next components are computed; what went wrong is told here."""
+        self._waiting.append(self._pool.submit(job, *args))
+        while len(self._waiting) > WAITING:
+            self._waiting.popleft().result()
+
+    def _save(self, shares: np.ndarray, model: "Model", image: int, path: Path) -> None:
+        size_hw = self.run.data[image].size_hw()
+        drawn = resampled(shares, model.grid(image), size_hw, self.run.asked.upsample)
+        save(Image.fromarray((255 * drawn).round().astype(np.uint8)), path)
+
+    def finish(self) -> None:
+        """Once all pictures are drawn: sheets of them, curves, tiles."""
+        while self._waiting:
+            self._waiting.popleft().result()
+        sheets = [self._by_checkpoint(), *self._by_block()]
+        with progress("sheets", len(sheets), "sheets") as advance:
+            for stem, titles, columns, note in sheets:
+                save_pages(pages(["image", *titles], self._rows(columns), note=note), stem)
+                advance(1)
+        curves = self.out / "curves.png"
+        curves.unlink(missing_ok=True)  # nothing of an earlier run stands for this one
+        if len(sheets) > 1:
+            save(chart(panels(self.run)), curves)
+        write_csv(self.out / "figures.csv", table(self.run))
+
+    def _by_checkpoint(self) -> Sheet:
+        """The deepest block of each."""
+        models = self.run.models
+        columns = [(number, len(model.blocks) - 1) for number, model in enumerate(models)]
+        apart = len({model.blocks[-1] for model in models}) > 1
+        titles = [m.title + (f", block {m.blocks[-1]}" if apart else "") for m in models]
+        return self.out / "sheet", titles, columns, self._note(columns)
+
+    def _by_block(self) -> Iterator[Sheet]:
+        """For each checkpoint of which there are several."""
+        for number, model in enumerate(self.run.models):
+            folder = self.run.folders[number] / "blocks"
+            if folder.is_dir():
+                save_pages([], folder / "sheet")  # those of an earlier run go
+            if len(model.blocks) > 1:
+                ensure_writable(folder)
+                columns = [(number, place) for place in range(len(model.blocks))]
+                titles = [f"block {block}" for block in model.blocks]
+                yield folder / "sheet", titles, columns, f"{model.title}: {self._note(columns)}"
+
+    def _rows(self, columns: Sequence[tuple[int, int]]) -> Iterator[Row]:
+        for image, item in enumerate(self.run.data):
+            drawn = [self.path(number, place, image) for number, place in columns]
+            yield Row(item.name, [item.read, *drawn])
+
+    def _note(self, columns: Sequence[tuple[int, int]]) -> str:
+        """How the pictures were made, and how much of the variance they show."""
+        asked, models = self.run.asked, self.run.models
+        shown = min(asked.components, 3)
+        what = "the first component" if shown == 1 else f"the first {shown} components"
+        words = [f"{what} of {asked.feature}"]
+        blocks = {models[number].blocks[place] for number, place in columns}
+        words[0] += f" of block {blocks.pop()}" if len(blocks) == 1 else ""
+        words += asked.fitted_to
+        figures = [(self.run.figures[number], place) for number, place in columns]
+        if not all(np.isnan(one.agreement[:, place]).all() for one, place in figures):
+            words.append(f"colours turned onto those of {models[0].title}")
+        shares = [one.explained[:, place, :shown].sum(-1) for one, place in figures]
+        told = ["–" if np.isnan(s).all() else f"{100 * np.nanmean(s):.0f}" for s in shares]
+        return f"{', '.join(words)}; % of the variance: {', '.join(told)}"
+
+    def draw_tiles(self, number: int) -> None:
+        folder = self.run.asked.out / self.run.ids[number] / "tiles"
+        place = len(self.run.models[number].blocks) - 1
+        ensure_writable(folder)
+        tiles = []
+        for image, item in enumerate(self.run.data[:TILES]):
+            files = {"image": f"{image:05d}_image.png", "pca": f"{image:05d}_pca.png"}
+            save_tile(folder / files["image"], item.read())
+            save_tile(folder / files["pca"], read_image(self.path(number, place, image)))
+            shared = {"image": files.pop("image")}
+            note = f"block {self.run.models[number].blocks[place]}"
+            tiles.append({"image": item.name, "shared": shared, "own": files, "note": note})
+        write_tiles(folder, tiles, [])
+
+
+def _rgb(shares: np.ndarray) -> np.ndarray:
+    """(height, width, 1 to 3) → three channels: one component is grey, of two blue is even."""
+    if shares.shape[-1] == 1:
+        return shares.repeat(3, -1)
+    lacking = 3 - shares.shape[-1]
+    return np.pad(shares, ((0, 0), (0, 0), (0, lacking)), constant_values=FLAT)
+
+
+def folder_names(names: Sequence[str]) -> list[str]:
+    """Safe, different for each checkpoint, and no name of a file that is written beside them."""
+    safe = [re.sub(r"[^\w.+-]+", "_", name).strip("._")[:80] or "model" for name in names]
+    return unlike(f"{name}_" if Path(name).suffix in FILES else name for name in safe)

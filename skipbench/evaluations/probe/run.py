@@ -1,0 +1,256 @@
+"""`skipbench probe`: linear-probe segmentation of a checkpoint on a data set.
+
+features of training and validation images (once) → heads for all rates → scores → record.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+
+from skipbench import views
+from skipbench.datasets import Dataset, Item
+from skipbench.engine.progress import progress
+from skipbench.evaluations.data import check_masks
+from skipbench.evaluations.probe import method as evaluation
+from skipbench.evaluations.probe import record as written
+from skipbench.evaluations.probe.method import Images, Trained
+from skipbench.evaluations.probe.protocols import Protocol
+from skipbench.evaluations.run import AskedOfFeatures, Cell, FeatureRun, memory_is_short_at
+from skipbench.evaluations.segmentation.images import Held, Split, Views, cut_windows
+from skipbench.evaluations.training_state import TrainingState
+from skipbench.files import cache_folder, ensure_writable
+from skipbench.pipeline import Inspection, say_what_is_adapted
+from skipbench.records import FeatureSpec, Result
+from skipbench.results.store import read_arrays, result_id, write_result
+
+if TYPE_CHECKING:
+    from skipbench.evaluations.pictures import Drawing
+
+log = logging.getLogger("skipbench")
+
+ADVICE = "Give fewer rates (--lr), fewer --layers, or --loss-pixels 1024"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(AskedOfFeatures):
+    protocol: Protocol
+    select: Literal["val", "holdout"] = "val"
+
+
+class Probe(FeatureRun):
+    """The whole run. A cell is one training."""
+
+    asked: Asked
+    stages = ("training", "scoring")
+
+    def __init__(self, inspection: Inspection, train: Dataset, val: Dataset, asked: Asked) -> None:
+        super().__init__(inspection, asked, asked.protocol.size)
+        self.train, self.val = train, val
+        self.protocol = asked.protocol
+        self.train_facts, self.val_facts = train.facts(), val.facts()
+        self.cells = [
+            Cell(
+                result_id("probe", val.name, written.determines(self, blocks, seed)),
+                text,
+                blocks,
+                seed,
+            )
+            for blocks, text in self.layers.items()
+            for seed in asked.seeds
+        ]
+
+    def run(self) -> list[Result]:
+        ensure_writable(self.asked.out)
+        results = self.done_before()
+        todo = [cell for cell in self.cells if cell.id not in results]
+        drawn = self.cells if self.asked.pictures else []
+        if todo:
+            check_masks(self.train, self.val)
+        if todo or drawn:
+            with ExitStack() as stack:
+                self._open(stack, todo, drawn or todo)
+                for cell in todo:
+                    with memory_is_short_at(cell.layers, "training or scoring", ADVICE):
+                        results[cell.id] = self._train_and_score(cell)
+                for cell in drawn:
+                    self._draw(results[cell.id], cell)
+        return [results[cell.id] for cell in self.cells]
+
+    # -- features
+
+    def _open(self, stack: ExitStack, todo: Sequence[Cell], scored: Sequence[Cell]) -> None:
+        """Validation features; training features too, where something is to be trained."""
+        say_what_is_adapted(self.backbone, self.spec(scored))
+        if todo and self.protocol.views == "whole":
+            features = self.features(self.train.items, self.spec(todo), "train")
+            self.train_held = Held(self.train, stack.enter_context(features))
+        self.val_held = self.hold(self.val, self.spec(scored), "val")
+        stack.enter_context(self.val_held.features)
+
+    def hold(self, pictures: Sequence[Item], spec: FeatureSpec, what: str) -> Held:
+        """As pictures are seen when they are scored: whole, or through windows."""
+        if self.protocol.window is None:
+            items = pictures.items if isinstance(pictures, Dataset) else pictures
+            return Held(pictures, self.features(items, spec, what))
+        windows, first = cut_windows(pictures, *self.protocol.window)
+        return Held(pictures, self.features(windows, spec, f"{what} windows"), windows, first)
+
+    def _training_images(self, cell: Cell, stack: ExitStack) -> Callable[[int], Images]:
+        """The images of each epoch."""
+        columns, size = self.columns(cell), self.protocol.loss_size
+        if self.protocol.views == "whole":
+            split = Split(self.train_held.features, self.train, columns, size)
+            return lambda epoch: split
+        crop = {"dinov2": views.crop_dinov2, "leopart": views.crop_leopart}[self.protocol.views]
+        side = int(self.protocol.size)
+        # Crops that stay are seen once for all sets of layers.
+        spec = self.spec(self.cells if self.protocol.different_views else [cell])
+        source = stack.enter_context(
+            Views(
+                self.train,
+                lambda item, epoch: crop(item, side, cell.seed, epoch),
+                lambda pictures: self.features(pictures, spec, "train crops"),
+                self.protocol.different_views,
+            )
+        )
+
+        def at(epoch: int) -> Images:
+            features, pictures = source.at(epoch)
+            return Split(features, pictures, columns, size)
+
+        return at
+
+    # -- training and scoring
+
+    def _train_and_score(self, cell: Cell) -> Result:
+        before = dict(self.seconds)
+        trained = self._train(cell)
+        counts, held_out = self._score(cell, trained)
+        if held_out is None and self.asked.select == "holdout" and len(trained.rates) > 1:
+            log.warning("too few training images to hold some out: the rate is chosen on val")
+        found = evaluation.metrics(
+            trained, counts, held_out, self.val.classes, self.protocol.absent_classes,
+            self.asked.select,
+        )  # fmt: skip
+        written.say_what_matters(found, cell.layers)
+        result = written.record(self, cell, trained, found, self.seconds_since(before))
+        write_result(self.asked.out, result, written.arrays(trained, counts, found))
+        self._state(cell).forget()
+        return result
+
+    def _train(self, cell: Cell) -> Trained:
+        started = time.monotonic() - self.seconds["features"]
+        course = self.protocol.course(len(self.train), cell.seed)
+        kept = self._state(cell)
+        state = kept.load()
+        spent = 0.0 if state is None else float(state["seconds"])
+        begun = 0 if state is None else int(state["epoch"]) + 1
+        if begun:
+            log.info(
+                "training %s: %d of %d epochs were done before", cell.layers, begun, course.epochs
+            )
+
+        def training_seconds() -> float:
+            """In all sessions, without the features of crops."""
+            return spent + time.monotonic() - self.seconds["features"] - started
+
+        with (
+            ExitStack() as stack,
+            progress(self.label("training", cell), course.epochs, "epochs", begun) as advance,
+        ):
+
+            def after_epoch(
+                epoch: int, state: dict[str, torch.Tensor], losses: Sequence[float]
+            ) -> None:
+                kept.save(state | {"seconds": torch.tensor(training_seconds())})
+                advance(1, _best_loss(losses, self.protocol.rates))
+
+            trained = evaluation.fit(
+                self._training_images(cell, stack), len(self.train), len(self.train.classes),
+                self.protocol, cell.seed, device=self.backbone.device, state=state,
+                after_epoch=after_epoch,
+            )  # fmt: skip
+        self.seconds["training"] += training_seconds()
+        return trained
+
+    def _score(self, cell: Cell, trained: Trained) -> tuple[np.ndarray, np.ndarray | None]:
+        """Counts on validation images, and on held-out training images, if there are any."""
+        with ExitStack() as stack:
+            numbers: Sequence[int] = trained.held_out
+            held = self.train_held if self.protocol.views == "whole" else None
+            if held is None and numbers:  # crops were trained on: these are yet to be seen
+                held = self.hold(
+                    [self.train[i] for i in numbers], self.spec([cell]), "held-out images"
+                )
+                stack.enter_context(held.features)
+                numbers = range(len(numbers))
+            started = time.monotonic()
+            counts = self._counts(cell, trained, self.val_held, trained.full)
+            held_out = (
+                self._counts(cell, trained, held, trained.choosing, numbers)
+                if held and numbers
+                else None
+            )
+            self.seconds["scoring"] += time.monotonic() - started
+        return counts, held_out
+
+    def _counts(
+        self,
+        cell: Cell,
+        trained: Trained,
+        held: Held,
+        heads: slice,
+        numbers: Sequence[int] | None = None,
+    ) -> np.ndarray:
+        what = "scoring" if numbers is None else "scoring held-out"
+        total = len(held.pictures if numbers is None else numbers)
+        scenes = held.scenes(self.columns(cell), self.protocol.score_size)
+        with progress(self.label(what, cell), total) as advance:
+            weight, bias = trained.heads(heads)
+            return evaluation.score(scenes, weight, bias, trained.classes, numbers, advance)
+
+    def _state(self, cell: Cell) -> TrainingState:
+        if self.asked.keeping.in_memory:
+            return TrainingState(None)
+        folder = cache_folder(self.asked.keeping.cache) / "training"
+        return TrainingState(folder / f"{cell.id}.state")
+
+    # -- pictures
+
+    def drawing(
+        self, cell: Cell, items: Sequence[Item], held: Held, arrays: Mapping[str, np.ndarray]
+    ) -> "Drawing":
+        """The head of a record at work on pictures. arrays: of the record."""
+        from skipbench.evaluations.pictures import Drawing
+
+        scenes, classes = held.scenes(self.columns(cell), None), len(self.val.classes)
+        weight, bias = (torch.from_numpy(arrays[name]) for name in ("weight", "bias"))
+
+        def predict(
+            image: int, size_hw: tuple[int, int]
+        ) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
+            seen = scenes.seen(image)
+            return next(evaluation.predict(seen, size_hw, weight, bias, classes)), {}
+
+        return Drawing(self.val, items, predict, arrays["counts"])
+
+    def _draw(self, result: Result, cell: Cell) -> None:
+        from skipbench.evaluations.pictures import draw_record
+
+        arrays = read_arrays(self.asked.out / f"{result.id}.npz")
+        drawing = self.drawing(cell, self.val, self.val_held, arrays)
+        folder = self.asked.out / result.id
+        draw_record(folder, drawing, self.asked.pictures, result, cell.layers)
+
+
+def _best_loss(losses: Sequence[float], rates: Sequence[float]) -> str:
+    """Of the heads that learn from all images; the others come after them."""
+    known = [(loss, rate) for loss, rate in zip(losses, rates, strict=False) if isfinite(loss)]
+    return "loss {:.3g} at rate {:g}".format(*min(known)) if known else "every rate has diverged"

@@ -1,0 +1,85 @@
+"""Parts of a record that every evaluation writes alike."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from skipbench.backbones.vit import Backbone
+from skipbench.engine.environment import of_this_run
+from skipbench.engine.memory import peak_bytes
+from skipbench.features.held import Features
+from skipbench.metrics.intervals import METHOD, RESAMPLES
+from skipbench.pipeline import Inspection
+from skipbench.records import DatasetFacts, Result
+from skipbench.results.store import plain_result
+
+if TYPE_CHECKING:
+    from skipbench.evaluations.run import Cell, FeatureRun
+
+
+def checkpoint_part(inspection: Inspection, backbone: Backbone) -> dict[str, Any]:
+    choice = inspection.require_sound()
+    return {
+        **backbone.facts.to_json(),
+        "residual": backbone.residual,
+        "residual_source": choice.source,
+        "warning": choice.warning,
+    }
+
+
+def environment_part(backbone: Backbone) -> dict[str, Any]:
+    return of_this_run(str(backbone.device))
+
+
+def interval_words(*more: str) -> str:
+    """How an interval over images was made."""
+    return ", ".join(["95 %", "bootstrap over images", *more, f"{RESAMPLES:,} resamples", METHOD])
+
+
+def changes_from(usual: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that are not the protocol's own: [its own, this]."""
+    return {k: [v, protocol[k]] for k, v in usual.items() if protocol[k] != v}
+
+
+def feature_record(
+    run: "FeatureRun",
+    cell: "Cell",
+    *,
+    evaluation: str,
+    dataset: DatasetFacts,
+    training: DatasetFacts | None,
+    features: Features,
+    protocol: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    seconds: Mapping[str, float],
+    asked: Mapping[str, Any] | None = None,
+) -> Result:
+    """Of an evaluation of stored features. features: of the images that were scored; asked: what
+    the call of this cell has beside layers and seed."""
+    call = {**run.asked.call, "layers": cell.layers, "seed": cell.seed, **(asked or {})}
+    images = dataset.images + (training.images if training else 0)
+    return plain_result(
+        id=cell.id,
+        evaluation=evaluation,
+        dataset=dataset.to_json(),
+        training=training and training.to_json(),
+        checkpoint=checkpoint_part(run.inspection, run.backbone),
+        features=run.features_part(cell, features),
+        protocol={**protocol, "seed": cell.seed},
+        metrics=metrics,
+        environment={**environment_part(run.backbone), "call": call},
+        timing=timing_part(seconds, images, run.computed),
+    )
+
+
+def timing_part(seconds: Mapping[str, float], images: int, computed: int) -> dict[str, Any]:
+    """seconds: by stage; computed: of how many images the features were computed, not found."""
+    rate = computed / max(seconds["features"], 1e-9)
+    return {
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        **{f"{stage}_seconds": round(spent, 3) for stage, spent in seconds.items()},
+        "images": images,
+        "images_computed": computed,
+        "images_per_second": round(rate, 3) if computed else None,  # of extraction
+        "peak_memory_bytes": peak_bytes(),
+    }

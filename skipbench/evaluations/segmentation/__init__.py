@@ -1,0 +1,1 @@
+"""What probe, knn and cluster share."""

@@ -1,0 +1,182 @@
+"""A data set together with its features, as evaluations see it: tokens and masks, by number."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+
+from skipbench.backbones.vit import Backbone
+from skipbench.datasets import Dataset, Item
+from skipbench.evaluations.probe.method import Part, Seen
+from skipbench.evaluations.segmentation.pixels import Grid
+from skipbench.features import cache as feature_cache
+from skipbench.features.cache import DEFAULT_LIMIT
+from skipbench.features.held import Features, compute
+from skipbench.features.plan import Plan
+from skipbench.features.store import FeatureStore, open_store
+from skipbench.images import Picture, resize_mask
+from skipbench.records import FeatureSpec
+from skipbench.views import View, windows
+
+
+class Masked(Picture, Protocol):
+    def mask(self) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where features are kept, and how they are computed."""
+
+    cache: str | None = None
+    limit_bytes: int = DEFAULT_LIMIT
+    in_memory: bool = False
+    batch_size: int | None = None
+    workers: int = 2
+
+    def features(
+        self, backbone: Backbone, pictures: Sequence[Picture], spec: FeatureSpec, label: str
+    ) -> Features:
+        if self.in_memory:
+            found = compute(
+                backbone, pictures, spec, batch_size=self.batch_size, workers=self.workers,
+                label=label,
+            )  # fmt: skip
+            found.warn_of_constant_ones()
+            return found
+        return open_store(
+            backbone, pictures, spec, cache=self.cache, limit_bytes=self.limit_bytes,
+            batch_size=self.batch_size, workers=self.workers, label=label,
+        )  # fmt: skip
+
+
+def _mask_of(picture: Masked, side: int | None) -> np.ndarray:
+    """As it is, or resized to a square."""
+    mask = picture.mask()
+    return resize_mask(mask, (side, side)) if side else mask
+
+
+def grid_of(plan: Plan, image: int) -> Grid:
+    height, width = plan.sizes_hw[image]
+    return Grid(plan.grid_hw(image), (height / plan.patch, width / plan.patch))
+
+
+class Split:
+    """Pictures seen whole."""
+
+    def __init__(
+        self,
+        features: Features,
+        pictures: Sequence[Masked],
+        columns: Sequence[str],
+        mask_size: int | None,
+    ) -> None:
+        self.features, self.pictures, self.columns = features, pictures, columns
+        self.mask_size = mask_size
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def grid(self, image: int) -> Grid:
+        return grid_of(self.features.plan, image)
+
+    def tokens(self, image: int, rows: np.ndarray | None = None) -> np.ndarray:
+        return self.features.tokens(image, self.columns, rows)
+
+    def mask(self, image: int) -> np.ndarray:
+        return _mask_of(self.pictures[image], self.mask_size)
+
+    def seen(self, image: int) -> Seen:
+        return Seen([Part(self.grid(image), self.tokens(image))])
+
+
+class Windows:
+    """Pictures seen through overlapping windows, when they are scored."""
+
+    def __init__(self, split: Split, pictures: Sequence[Masked], first: Sequence[int]) -> None:
+        """split: the windows, one after another; first: the first one of each picture, and the
+        end."""
+        self.split, self.pictures, self.first = split, pictures, first
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def mask(self, image: int) -> np.ndarray:
+        return _mask_of(self.pictures[image], self.split.mask_size)
+
+    def seen(self, image: int) -> Seen:
+        numbers = range(self.first[image], self.first[image + 1])
+        views = [self.split.pictures[i] for i in numbers]
+        parts = [
+            Part(self.split.grid(i), self.split.tokens(i), view.box)  # type: ignore[attr-defined]
+            for i, view in zip(numbers, views, strict=True)
+        ]
+        return Seen(parts, views[0].resized_hw)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Pictures to be scored, with their features."""
+
+    pictures: Sequence[Masked]
+    features: Features
+    windows: Sequence[View] = ()
+    first: Sequence[int] = ()  # window of each picture, and the end
+
+    def scenes(self, columns: Sequence[str], mask_size: int | None) -> Split | Windows:
+        if not self.windows:
+            return Split(self.features, self.pictures, columns, mask_size)
+        split = Split(self.features, self.windows, columns, mask_size)
+        return Windows(split, self.pictures, self.first)
+
+
+def cut_windows(data: Sequence[Item], size: int, stride: int) -> tuple[list[View], list[int]]:
+    """All windows, and where those of each picture begin."""
+    views: list[View] = []
+    first = [0]
+    for item in data:
+        views += windows(item, size, stride)
+        first.append(len(views))
+    return views, first
+
+
+class Views:
+    """Random crops of the training pictures: other ones in every epoch, or `different` in turn.
+
+    The features of an epoch that will not come again are removed once it is over.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        crop: Callable[[Item, int], View],
+        hold: Callable[[Sequence[View]], Features],
+        different: int | None,
+    ) -> None:
+        self.data, self.crop, self.hold, self.different = data, crop, hold, different
+        self._now: int | None = None
+        self._features: Features | None = None
+        self._pictures: list[View] = []
+
+    def at(self, epoch: int) -> tuple[Features, list[View]]:
+        number = epoch % self.different if self.different else epoch
+        if number != self._now or self._features is None:
+            self._end(remove=True)
+            self._pictures = [self.crop(item, number) for item in self.data]
+            self._features, self._now = self.hold(self._pictures), number
+        return self._features, self._pictures
+
+    def _end(self, remove: bool) -> None:
+        if self._features is None:
+            return
+        self._features.close()
+        if remove and self.different is None and isinstance(self._features, FeatureStore):
+            feature_cache.remove(self._features.folder)
+        self._features = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Interrupted, the features of this epoch are kept for the next run."""
+        self._end(remove=kind is None)

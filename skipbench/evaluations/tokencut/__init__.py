@@ -1,0 +1,1 @@
+"""Object discovery: TokenCut and LOST."""

@@ -1,0 +1,213 @@
+"""What was found, drawn over pictures: the box, the object, and what was cut.
+
+results/<id>/01_worst_NAME.png …    pictures of a data set with true boxes or masks beside them;
+                                    sheet.png has the first of them
+results/<id>/tiles/                 the first pictures one by one, for the report's page
+OUT/NAME.png …                      plain pictures (`--images`), with objects.csv and sheet.png
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from skipbench.datasets import Item
+from skipbench.engine.progress import progress
+from skipbench.evaluations.pictures import (
+    MOST_ON_SHEET,
+    file_names,
+    from_both_ends,
+    save_tile,
+    write_tiles,
+)
+from skipbench.evaluations.tokencut.record import CORNERS, reported
+from skipbench.evaluations.tokencut.scores import Seen, ious_by_image, true_boxes
+from skipbench.files import ensure_writable, write_csv
+from skipbench.images import IGNORED, ImageItem, Picture
+from skipbench.pictures import Cell, Colour, blend, paint, save, sheet
+from skipbench.results.figures import METRICS
+from skipbench.results.store import read_arrays
+
+if TYPE_CHECKING:
+    from skipbench.evaluations.tokencut.run import Discovery, Finder
+    from skipbench.records import Result
+
+log = logging.getLogger("skipbench")
+
+FOUND, TRUE = (230, 57, 70), (44, 182, 125)
+LOW, MIDDLE, HIGH = (38, 84, 160), (245, 245, 240), (190, 40, 45)
+MAPS = {"tokencut": "eigenvector", "lost": "correlation"}
+LEGEND: list[tuple[str, Colour]] = [("found", FOUND), ("true", TRUE)]
+
+
+def outlined(image: np.ndarray, boxes: np.ndarray, colour: Colour) -> np.ndarray:
+    """Boxes as frames whose width suits the size of the picture."""
+    canvas = Image.fromarray(image)
+    width = max(2, round(min(image.shape[:2]) / 100))
+    for x0, y0, x1, y1 in np.asarray(boxes).reshape(-1, 4).tolist():
+        ends = [x0, y0, max(x1 - 1, x0), max(y1 - 1, y0)]
+        ImageDraw.Draw(canvas).rectangle(ends, outline=colour, width=width)
+    return np.asarray(canvas)
+
+
+def in_colours(values: np.ndarray) -> np.ndarray:
+    """(height, width) → HWC uint8: what is above the mean red, below it blue."""
+    values = values - values.mean()
+    share = values / max(float(np.abs(values).max()), 1e-12)
+    ends = np.where(share[..., None] > 0, np.array(HIGH), np.array(LOW))
+    mixed = np.array(MIDDLE) + np.abs(share)[..., None] * (ends - np.array(MIDDLE))
+    return mixed.round().astype(np.uint8)
+
+
+def dimmed_outside(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    grey = image.mean(-1, keepdims=True) * 0.35 + 20
+    return np.where(mask[..., None], image, grey.repeat(3, -1)).round().astype(np.uint8)
+
+
+def panels(image: np.ndarray, seen: Seen, place: int) -> dict[str, np.ndarray]:
+    """place: of the block among those looked at."""
+    return {
+        "box": outlined(image, seen.boxes[place], FOUND),
+        "mask": dimmed_outside(image, seen.mask(place)),
+        "map": in_colours(seen.map(place)),
+    }
+
+
+def truth_of(item: Item, image: np.ndarray, run: "Discovery") -> np.ndarray:
+    """The picture with what is to be found."""
+    if run.asked.score == "masks":
+        mask = item.mask()
+        found = np.where(mask == IGNORED, IGNORED, mask > 0).astype(np.uint8)
+        return blend(image, paint(found, [(0, 0, 0), TRUE]), 0.45)
+    return outlined(image, true_boxes(item, run.asked.hard).xyxy, TRUE)
+
+
+def draw_found(run: "Discovery", result: "Result", number: int) -> None:
+    """So many pictures of a record, the worst and the best; and the first as tiles."""
+    folder, name = run.asked.out / result.id, result.metrics["headline"]
+    place = reported(run, result.metrics)
+    best = _best_by_image(read_arrays(run.asked.out / f"{result.id}.npz"), place)
+    chosen = from_both_ends(best, number)
+    first = list(range(min(number, len(run.data))))
+    wanted = sorted({image for image, *_ in chosen} | set(first))
+    drawn = dict(_looked_at(run, [run.data[i] for i in wanted], wanted))
+    words = "IoU {:.2f}" if name == "iou" else "best IoU {:.2f}"
+    title = _title(run, result)
+    rows = []
+    ensure_writable(folder)
+    for rank, (image, which, score) in enumerate(chosen, 1):
+        note = f"{which}: {words.format(score)}"
+        rows.append(_row(run, run.data[image], drawn[image], place, note))
+        stem = Path(run.data.names[image]).stem
+        save(sheet([rows[-1]], LEGEND, title=title), folder / f"{rank:02d}_{which}_{stem}.png")
+    if rows:
+        whole = sheet(rows[:MOST_ON_SHEET], LEGEND, title=title, aligned=True)
+        save(whole, folder / "sheet.png")
+    _draw_tiles(folder / "tiles", run, {i: drawn[i] for i in first}, place, best, words)
+    log.info("pictures: %s", folder)
+
+
+def _looked_at(finder: "Finder", pictures: Sequence[Picture], numbers: Sequence[int]) -> Any:
+    plan = finder.plan(pictures)
+    with progress("drawing", len(pictures)) as advance:
+        for place, seen in finder.look(pictures, plan, range(len(plan.shards))):
+            yield numbers[place], seen
+            advance(1)
+
+
+def _best_by_image(arrays: dict[str, np.ndarray], place: int) -> np.ndarray:
+    """(images,) the highest IoU with a true box, or with the mask."""
+    if "ious" not in arrays:
+        return arrays["score"][:, place]
+    return np.array([rows[:, place].max() for rows in ious_by_image(arrays)])
+
+
+def _title(run: "Discovery", result: "Result") -> str:
+    metrics, checkpoint = result.metrics, result.checkpoint
+    name = METRICS[metrics["headline"]]
+    return (
+        f"{checkpoint['name']} ({checkpoint['residual']}), {run.asked.method} on "
+        f"{run.asked.feature} of block {run.blocks[reported(run, metrics)]}, "
+        f"{run.data.name} {run.data.split}: {name} {metrics[metrics['headline']]:.1f}"
+    )
+
+
+def _row(run: "Discovery", item: Item, seen: Seen, place: int, note: str) -> list[Cell]:
+    image = item.read()
+    shown = panels(image, seen, place)
+    both = outlined(truth_of(item, image, run), seen.boxes[place], FOUND)
+    facts = "degenerate" if seen.found[place].degenerate else MAPS[run.asked.method]
+    return [
+        Cell(both, item.name), Cell(shown["mask"], note), Cell(shown["map"], facts),
+    ]  # fmt: skip
+
+
+def _draw_tiles(
+    folder: Path, run: "Discovery", drawn: dict[int, Seen], place: int, best: np.ndarray, words: str
+) -> None:
+    ensure_writable(folder)
+    tiles = []
+    for number, seen in drawn.items():
+        item = run.data[number]
+        image = item.read()
+        shown = panels(image, seen, place)
+        kinds = {
+            "image": image, "truth": truth_of(item, image, run), "box": shown["box"],
+            MAPS[run.asked.method]: shown["map"],
+        }  # fmt: skip
+        files = {kind: f"{number:05d}_{kind}.png" for kind in kinds}
+        for kind, pixels in kinds.items():
+            save_tile(folder / files[kind], pixels)
+        shared = {kind: files.pop(kind) for kind in ("image", "truth")}
+        score = "no label" if np.isnan(best[number]) else words.format(best[number])
+        note = f"block {run.blocks[place]}, {score}"
+        tiles.append({"image": item.name, "shared": shared, "own": files, "note": note})
+    write_tiles(folder, tiles, [])
+
+
+# -- plain pictures
+
+
+def draw_pictures(finder: "Finder", pictures: Sequence[ImageItem]) -> Path:
+    """One PNG a picture, a row for each block; objects.csv; the first of them on one sheet."""
+    out = finder.asked.out
+    ensure_writable(out)
+    files = file_names([picture.name for picture in pictures])
+    lines: dict[int, list[list[Any]]] = {}
+    first: dict[int, list[Cell]] = {}
+    for number, seen in _looked_at(finder, pictures, range(len(pictures))):
+        rows = _rows(finder, pictures[number], seen)
+        save(sheet(rows, aligned=True), out / f"{files[number]}.png")
+        lines[number] = _lines(finder, pictures[number], seen)
+        if number < MOST_ON_SHEET:
+            first[number] = rows[-1]
+    save(sheet([first[i] for i in sorted(first)], aligned=True), out / "sheet.png")
+    header = ["image", "block", *CORNERS, "tokens", "solver", "degenerate", "tied"]
+    write_csv(out / "objects.csv", [header, *(line for i in sorted(lines) for line in lines[i])])
+    return out
+
+
+def _rows(finder: "Finder", picture: Picture, seen: Seen) -> list[list[Cell]]:
+    image, rows = picture.read(), []
+    for place, block in enumerate(finder.blocks):
+        shown, found = panels(image, seen, place), seen.found[place]
+        what = "degenerate: nothing stands out" if found.degenerate else f"{found.tokens} tokens"
+        rows.append(
+            [
+                Cell(shown["box"], picture.name),
+                Cell(shown["mask"], what),
+                Cell(shown["map"], f"{MAPS[finder.asked.method]}, block {block}"),
+            ]
+        )
+    return rows
+
+
+def _lines(finder: "Finder", picture: Picture, seen: Seen) -> list[list[Any]]:
+    return [
+        [picture.name, block, *(f"{corner:g}" for corner in box), found.tokens, found.solver,
+         int(found.degenerate), int(found.tied)]
+        for block, box, found in zip(finder.blocks, seen.boxes, seen.found, strict=True)
+    ]  # fmt: skip
