@@ -1,2 +1,29 @@
-"""One file a protocol. They see arrays, never a model or an option. (Files with a leading
-underscore serve the others.)"""
+"""The evaluations, one folder each. A folder with an EVALUATION is found; nothing lists them.
+
+base.py         what an evaluation declares
+run.py          what a run is made of: cells, each of which becomes a record
+segmentation/   what probe, knn and cluster share
+"""
+
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from skipbench.errors import UsageError, did_you_mean
+from skipbench.evaluations.base import Evaluation
+
+
+@cache
+def evaluations() -> dict[str, Evaluation]:
+    """By name, in the order in which they are listed."""
+    packages = [import_module(f"{__name__}.{m.name}") for m in iter_modules(__path__) if m.ispkg]
+    found = [package.EVALUATION for package in packages if hasattr(package, "EVALUATION")]
+    return {one.name: one for one in sorted(found, key=lambda one: (one.order, one.name))}
+
+
+def find_evaluation(name: str) -> Evaluation:
+    known = evaluations()
+    if name not in known:
+        near = did_you_mean(name, known)
+        raise UsageError(f"no evaluation {name!r}.{near} Known: {', '.join(known)}")
+    return known[name]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
-from skipbench.evaluations.probe.protocols import randomness
+from skipbench.evaluations.sampling import randomness
 from skipbench.metrics.segmentation import IGNORED
 
 
@@ -39,14 +39,6 @@ def choose_patches(counts: np.ndarray, most: int, rng: np.random.Generator) -> n
     score[~labelled] = np.inf
     lowest = np.argsort(score, kind="stable")[: min(most, int(labelled.sum()))]
     return np.sort(lowest)
-
-
-def shares_of(memory: int, images: int, seed: int) -> np.ndarray:
-    """(images,): how many patches each may give; those that are left over go to some by lot."""
-    share, rest = divmod(memory, images)
-    shares = np.full(images, share)
-    shares[randomness("shares", seed).permutation(images)[:rest]] += 1
-    return shares
 
 
 @dataclass(frozen=True)

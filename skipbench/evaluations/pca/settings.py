@@ -1,38 +1,179 @@
-"""Settings of PCA pictures that can be checked without torch."""
+"""Settings of PCA pictures."""
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from skipbench.errors import UsageError
+from skipbench.records import TENSORS, StoreDtype
+from skipbench.settings import parsers, setting
+from skipbench.settings.declaration import DATA, FEATURES, OUTPUT, WHAT
+from skipbench.settings.groups import (
+    WEIGHTS,
+    DataSettings,
+    OutputSettings,
+    ReadingSettings,
+    StoredFeatureSettings,
+    absolute_checkpoint,
+    ensure_checkpoint,
+    size,
+)
+
+if TYPE_CHECKING:
+    from skipbench.pipeline import Reading
 
 Fit = Literal["image", "all"]
 Upsample = Literal["nearest", "bilinear"]
 Background = Literal["keep", "mask"]
-FITS: tuple[Fit, ...] = get_args(Fit)
-UPSAMPLING: tuple[Upsample, ...] = get_args(Upsample)
-BACKGROUNDS: tuple[Background, ...] = get_args(Background)
 
 IMAGES = 40  # the first of COCO val2017, as in the paper
-COMPONENTS, MOST_COMPONENTS = 3, 12  # three are one picture
-SIZE = "short:448"
 MARK = ".skipbench-pca"  # in a folder that pictures are drawn into
+OF_DATASET = "dataset:"
 
 
-def check_components(number: int) -> None:
-    if not isinstance(number, int) or not 1 <= number <= MOST_COMPONENTS:
-        raise UsageError(f"--components {number}: give a number from 1 to {MOST_COMPONENTS}")
+def parse_checkpoints(given: Any) -> tuple[str, ...]:
+    found = tuple(map(str, [given] if isinstance(given, str | Path) else given))
+    if not found:
+        raise parsers.Invalid("expected at least one checkpoint")
+    return found
 
 
-def check_each(
-    option: str, given: Sequence[str], checkpoints: int, one_for_all: bool = False
-) -> None:
-    """As many as there are checkpoints, or one for all of them."""
-    if len(given) != checkpoints and not (one_for_all and len(given) == 1):
-        raise UsageError(f"{option}: {len(given)} for {checkpoints} checkpoints; give one for each")
+def parse_texts(given: Any) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(map(str, given))
 
 
-def check_names(names: Sequence[str], checkpoints: int) -> None:
-    check_each("--name", names, checkpoints)
-    for place, name in enumerate(names):
-        if not name.strip() or name in names[:place]:
-            raise UsageError(f"--name {name!r}: give each checkpoint a name of its own")
+def parse_images(given: Any) -> tuple[Any, ...]:
+    return (given,) if isinstance(given, str | Path) else tuple(given)
+
+
+def parse_limit(given: Any) -> int | str:
+    return parsers.integer(1, word="all")(given)  # type: ignore[no-any-return]
+
+
+def parse_variants(given: Any) -> tuple[str, ...]:
+    one = parsers.choice("skip", "skipless", "auto")
+    return tuple(map(one, parse_texts(given))) or ("auto",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSettings):
+    positional: ClassVar[tuple[str, ...]] = ("ckpts", "images")
+
+    images: tuple[Any, ...] = setting(
+        help="Images, folders, or dataset:NAME.", parse=parse_images, panel=WHAT,
+        metavar="IMAGES", argument=True, several=True,
+    )  # fmt: skip
+    ckpts: tuple[str, ...] = setting(
+        help=f"{WEIGHTS} Repeatable: a column each, in the colours of the first.",
+        parse=parse_checkpoints, panel=WHAT, metavar="PATH", flags=("--ckpt",), several=True,
+    )  # fmt: skip
+    residual: tuple[str, ...] = setting(  # type: ignore[assignment]
+        ("auto",), help="Run the blocks as skip or skipless; auto reads it from the file or its "
+        "weights. Once for all checkpoints, or once for each.", parse=parse_variants, panel=WHAT,
+        metavar="VARIANT", several=True,
+    )  # fmt: skip
+    names: tuple[str, ...] = setting(
+        (), help="Title above the pictures, one for each --ckpt.", parse=parse_texts, panel=WHAT,
+        metavar="TEXT", flags=("--name",), several=True, default_text="file name",
+    )  # fmt: skip
+    layers: str = setting(
+        "last", help="last, all, multiscale, or blocks such as 3,7,-1. One picture each.",
+        parse=parsers.layer_set, panel=WHAT, metavar="BLOCKS",
+    )  # fmt: skip
+    feature: str = setting(
+        "tokens_norm", help="Tensor of a block: tokens_norm (output after the final norm), tokens, "
+        "keys, queries or values.", parse=parsers.choice(*TENSORS), metavar="TENSOR",
+    )  # fmt: skip
+    fit: Fit = setting(
+        "image", help="Fit components per image, or over all images so that colours mean the same "
+        "in all of them.", parse=parsers.choice("image", "all"), metavar="KIND",
+    )  # fmt: skip
+    components: int = setting(
+        3, help="Number of components, up to 12; every three are one RGB picture.",
+        parse=parsers.integer(1, 12), metavar="N",
+    )  # fmt: skip
+    upsample: Upsample = setting(
+        "nearest", help="Tokens to image size: nearest or bilinear.",
+        parse=parsers.choice("nearest", "bilinear"), metavar="KIND",
+    )  # fmt: skip
+    background: Background = setting(
+        "keep", help="keep, or mask: black out what the first component separates and fit the "
+        "rest, as in DINOv2's figures.", parse=parsers.choice("keep", "mask"), metavar="KIND",
+    )  # fmt: skip
+    align: bool = setting(True, help="Do not align components to the first checkpoint's.")
+    size: str = size("short:448")
+    split: str | None = setting(
+        None, help="Split of dataset:NAME.", parse=parsers.text, panel=DATA, metavar="NAME",
+        default_text="val, or the only one",
+    )  # fmt: skip
+    limit: int | str = setting(  # type: ignore[assignment]
+        IMAGES, help="Use at most the first N images, or all.", parse=parse_limit, panel=DATA,
+        metavar="N",
+    )  # fmt: skip
+    store_dtype: StoreDtype = setting(
+        "fp32", help="Precision on disk: fp16 or fp32.", parse=parsers.choice("fp16", "fp32"),
+        panel=FEATURES, metavar="DTYPE",
+    )  # fmt: skip
+    out: Path = setting(
+        Path("pca"), help="Folder for pictures and records.", parse=parsers.path, panel=OUTPUT,
+        metavar="DIR", moves=False,
+    )  # fmt: skip
+    own_folder: bool = setting(
+        False, help="Draw into a sub-folder named after the record.", panel=OUTPUT, hidden=True,
+        moves=False,
+    )  # fmt: skip
+
+    @property
+    def most_images(self) -> int | None:
+        return None if isinstance(self.limit, str) else self.limit
+
+    @property
+    def fit_words(self) -> list[str]:
+        found = ["fitted to each image" if self.fit == "image" else "fitted to all images"]
+        return [*found, "foreground alone"] if self.background == "mask" else found
+
+    def check(self) -> None:
+        super().check()
+        count = len(self.ckpts)
+        if len(self.residual) not in (1, count):
+            raise UsageError(
+                f"--residual: {len(self.residual)} for {count} checkpoints; give one for each"
+            )
+        if self.names and len(self.names) != count:
+            raise UsageError(
+                f"--name: {len(self.names)} for {count} checkpoints; give one for each"
+            )
+        for place, name in enumerate(self.names):
+            if not name.strip() or name in self.names[:place]:
+                raise UsageError(f"--name {name!r}: give each checkpoint a name of its own")
+
+    def ensure_files(self) -> None:
+        for ckpt in self.ckpts:
+            ensure_checkpoint(ckpt)
+        super().ensure_files()
+
+    def checkpoints(self) -> "list[tuple[str, Reading]]":
+        """Each with how it is read."""
+        found = []
+        for number, ckpt in enumerate(self.ckpts):
+            name = {"name": self.names[number]} if self.names else {}
+            variant = self.residual[min(number, len(self.residual) - 1)]
+            reading = {**self.reading(), "residual": variant, "labels": {**self.labels, **name}}
+            found.append((ckpt, reading))
+        return found  # type: ignore[return-value]
+
+    def call_of(self, number: int) -> dict[str, Any]:
+        """For the record of one checkpoint."""
+        call = self.call()
+        call.pop("ckpts")
+        images = [str(getattr(one, "path", one)) for one in self.images]
+        call["ckpt"] = absolute_checkpoint(self.ckpts[number])
+        call["images"] = [
+            one if one.startswith(OF_DATASET) else str(Path(one).expanduser().absolute())
+            for one in images
+        ]
+        if "residual" in call:
+            call["residual"] = self.residual[min(number, len(self.residual) - 1)]
+        if self.names:
+            call["names"] = [self.names[number]]
+        return call

@@ -1,27 +1,20 @@
 """What a linear probe is made of, value by value. No torch here: a wrong value is said at once."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from skipbench.errors import UsageError, did_you_mean
+from skipbench.errors import UsageError
+from skipbench.evaluations.sampling import randomness
 
 BETAS = (0.9, 0.999)  # of AdamW
 SWEEP = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 
 Normalisation = Literal["standardise", "batch norm", "none"]
 Schedule = Literal["cosine", "poly", "step"]
-
-
-# Each has a stream of its own: what is drawn for one purpose tells nothing of another.
-PURPOSES = ("order", "held out", "pixels", "shares", "bank", "sample", "probes")
-
-
-def randomness(purpose: str, *numbers: int) -> np.random.Generator:
-    return np.random.default_rng([PURPOSES.index(purpose) + 1, *numbers])
 
 
 @dataclass(frozen=True)
@@ -149,44 +142,35 @@ PROTOCOLS = {
 }
 
 
-def settle(
-    name: str = "paper",
+def with_changes(
+    protocol: Protocol,
     *,
     epochs: int | None = None,
-    rates: str | float | Sequence[float] | None = None,
-    size: str | int | None = None,
-    score_size: str | int | None = None,
-    loss_pixels: str | int | None = None,
+    rates: tuple[float, ...] | None = None,
+    size: str | None = None,
+    score_size: int | str | None = None,
+    loss_pixels: int | str | None = None,
     standardize: bool | None = None,
     views: int | None = None,
 ) -> Protocol:
-    """A protocol with what the user wants otherwise. None: as the protocol has it."""
-    if name not in PROTOCOLS:
-        near = did_you_mean(name, PROTOCOLS)
-        raise UsageError(f"--protocol {name!r}: give {', '.join(PROTOCOLS)}.{near}")
-    protocol = PROTOCOLS[name]
+    """None: as the protocol has it; "full" and "all": no size, no limit."""
     if epochs is not None:
-        if epochs < 1:
-            raise UsageError(f"--epochs {epochs}: give a number from 1")
         protocol = replace(protocol, epochs=epochs, steps=None)
     if rates is not None:
-        protocol = replace(protocol, rates=parse_rates(rates))
+        protocol = replace(protocol, rates=rates)
     if size is not None:
-        protocol = _with_size(protocol, str(size))
+        protocol = _with_size(protocol, size)
     if score_size is not None:
-        given = str(score_size)
-        side = None if given == "full" else _count("--score-size", given, "full or ")
+        side = None if isinstance(score_size, str) else score_size
         protocol = replace(protocol, score_size=side)
     if loss_pixels is not None:
-        count = (
-            None if loss_pixels == "all" else _count("--loss-pixels", str(loss_pixels), "all or ")
-        )
+        count = None if isinstance(loss_pixels, str) else loss_pixels
         protocol = replace(protocol, loss_pixels=count)
     if standardize is not None:
         protocol = replace(protocol, normalisation="standardise" if standardize else "none")
     if views is not None:
         if protocol.views == "whole":
-            raise UsageError(f"--views goes with --protocol dinov2 or leopart, not {name}")
+            raise UsageError(f"--views {views}: only for --protocol dinov2 or leopart")
         protocol = replace(protocol, different_views=views)
     return protocol
 
@@ -194,33 +178,8 @@ def settle(
 def _with_size(protocol: Protocol, size: str) -> Protocol:
     if protocol.views == "whole":
         return replace(protocol, size=size)
-    side = _count("--size", size)  # crops are square
+    if not size.isdecimal():
+        raise UsageError(f"--size {size}: crops are square; expected an integer of at least 1")
+    side = int(size)
     window = protocol.window and (side, round(side * protocol.window[1] / protocol.window[0]))
     return replace(protocol, size=size, window=window)
-
-
-def parse_rates(text: str | float | Sequence[float]) -> tuple[float, ...]:
-    """ "1e-3,3e-3" → (0.001, 0.003), sorted."""
-    parts = str(text).split(",") if isinstance(text, str | float | int) else text
-    try:
-        rates = sorted({float(part) for part in parts})
-    except ValueError:
-        raise UsageError(f"--lr {text!r}: give numbers such as 1e-3,3e-3") from None
-    if not rates or not all(0 < rate < math.inf for rate in rates):
-        raise UsageError(f"--lr {text!r}: give numbers above 0, such as 1e-3,3e-3")
-    return tuple(rates)
-
-
-def parse_seeds(text: str | int | tuple[int, ...]) -> tuple[int, ...]:
-    """ "0,1,2" → (0, 1, 2)."""
-    parts = str(text).split(",") if isinstance(text, str | int) else list(map(str, text))
-    good = [part.strip().isdecimal() and len(part.strip()) < 10 for part in parts]
-    if not parts or not all(good):
-        raise UsageError(f"--seeds {text!r}: give whole numbers from 0, such as 0,1,2")
-    return tuple(dict.fromkeys(int(part) for part in parts))
-
-
-def _count(option: str, text: str, otherwise: str = "") -> int:
-    if not text.isdecimal() or not 0 < int(text) < 10**7:
-        raise UsageError(f"{option} {text!r}: give {otherwise}a number from 1")
-    return int(text)

@@ -1,1 +1,67 @@
-"""Object discovery: TokenCut and LOST."""
+"""Object discovery by TokenCut or LOST, as CorLoc or mask IoU.
+
+Find one object in each image by a cut through its frozen tokens and report how often its box is
+right (CorLoc). All blocks come from one pass over the images.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations.tokencut.settings import TokencutSettings
+
+if TYPE_CHECKING:
+    from skipbench.datasets import Dataset
+    from skipbench.evaluations.tokencut.run import TokencutRun
+    from skipbench.pipeline import Inspection
+    from skipbench.records import Result
+
+MANY_DEGENERATE = 0.05  # share of the images that is worth a footnote
+
+
+class Tokencut(Evaluation):
+    name, title, order = "tokencut", "TokenCut", 2
+    settings = TokencutSettings
+    metrics = {"corloc": "CorLoc", "iou": "IoU"}
+    mean_over_images = by_block = returns_one = True
+    methods = {"tokencut": "TokenCut", "lost": "LOST"}
+    named_by = {"method": "tokencut", "tensor": "keys", "score": "boxes"}
+    hidden_settings = frozenset({"feature"})
+    tiles = {"box": "box found", "mask": "mask found"}
+    demo = ({"layers": "all", "pictures": 4},)
+
+    def open_data(self, settings: TokencutSettings) -> "list[Dataset]":
+        from skipbench.evaluations.data import open_objects
+
+        assert settings.dataset is not None
+        return [
+            open_objects(
+                settings.dataset, split=settings.split, score=settings.score, hard=settings.hard,
+                root=settings.data_root, limit=settings.limit, skip_bad=settings.skip_bad,
+            )
+        ]  # fmt: skip
+
+    def open(
+        self,
+        settings: TokencutSettings,
+        data: "Sequence[Dataset]",
+        inspections: "Sequence[Inspection]",
+    ) -> "TokencutRun":
+        from skipbench.evaluations.tokencut.run import TokencutRun
+
+        return TokencutRun(inspections[0], data[0], settings)
+
+    def show(self, run: "TokencutRun", results: "Sequence[Result]") -> None:
+        from skipbench.evaluations.tokencut.page import show
+
+        show(results[0], run.settings.out)
+
+    def remarks(self, result: "Result") -> list[str]:
+        """A box around the whole image is often right, but discovers nothing."""
+        count, images = result.metrics.get("degenerate"), result.dataset["images"]
+        if not isinstance(count, int) or count <= MANY_DEGENERATE * images:
+            return []
+        return [f"{count:,} of {images:,} images degenerate: their box is the whole image"]
+
+
+EVALUATION = Tokencut()

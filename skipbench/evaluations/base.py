@@ -1,0 +1,72 @@
+"""What an evaluation is. Everything that tables, report, gates, suites, the demo and --help know of
+one is an attribute of its `Evaluation`; the folder that holds it is the registry."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from skipbench.records import Result
+from skipbench.settings import Settings
+
+if TYPE_CHECKING:
+    from skipbench.datasets import Dataset
+    from skipbench.evaluations.run import Run
+    from skipbench.pipeline import Inspection
+
+
+class Evaluation:
+    """One per folder, as EVALUATION in its __init__.py; nothing heavy is imported until `open`."""
+
+    name: ClassVar[str]  # of the command, the Python function, the suite's kind and the records
+    title: ClassVar[str]  # in tables and on the report's page
+    settings: ClassVar[type[Settings]]
+    version: ClassVar[int] = 1  # enters every id: raise it when the numbers move
+    order: ClassVar[int] = 100  # in lists; equal ones by name
+
+    # -- its records
+    metrics: ClassVar[Mapping[str, str]]  # headline → how it is written: {"miou": "mIoU"}
+    mean_over_images: ClassVar[bool] = False  # the headline is a mean of one score per image
+    by_block: ClassVar[bool] = False  # each block is scored by itself; the best is reported
+    seed_changes: ClassVar[str | None] = None  # what another seed makes anew; None: has no seed
+    protocol: ClassVar[str] = "paper"  # a record's protocol.name that needs no footnote
+    methods: ClassVar[Mapping[str, str]] = {}  # protocol.method → title, if there are several
+    named_by: ClassVar[Mapping[str, Any]] = {}  # settings that are part of a figure's name → usual
+    hidden_settings: ClassVar[frozenset[str]] = frozenset()  # of the protocol, shown elsewhere
+    tiles: ClassVar[Mapping[str, str]] = {}  # kind of picture → caption on the report's page
+
+    returns_one: ClassVar[bool] = False  # the Python function returns one record, not a list
+    demo: ClassVar[Sequence[Mapping[str, Any]]] = ({},)  # settings of its runs in the demo
+
+    def target(self, ckpts: Sequence[str], dataset: str) -> Mapping[str, Any]:
+        """The settings that say what is evaluated, for a suite or the demo."""
+        return {"ckpt": ckpts[0], "dataset": dataset}
+
+    def open_data(self, settings: Any) -> "list[Dataset]":
+        """Every split it needs; called before torch is loaded."""
+        raise NotImplementedError
+
+    def open(
+        self,
+        settings: Any,
+        data: "Sequence[Dataset]",
+        inspections: "Sequence[Inspection]",
+    ) -> "Run":
+        """All but the work itself. inspections: the checkpoint, opened; several for `pca`."""
+        raise NotImplementedError
+
+    def show(self, run: "Run", results: Sequence[Result]) -> None:
+        """Print the finished records for a person."""
+        raise NotImplementedError
+
+    def remarks(self, result: Result) -> list[str]:
+        """Footnotes that belong to the figure wherever it is shown."""
+        return []
+
+    def versions(self) -> dict[str, int]:
+        """Of everything that makes its numbers."""
+        from skipbench.images import TRANSFORM_VERSION
+
+        return {self.name: self.version, "transform": TRANSFORM_VERSION}
+
+    @property
+    def has_seed(self) -> bool:
+        return self.seed_changes is not None

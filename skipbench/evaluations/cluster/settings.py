@@ -1,0 +1,71 @@
+"""Settings of k-means segmentation."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from skipbench.errors import UsageError
+from skipbench.evaluations.segmentation.settings import SegmentationSettings
+from skipbench.settings import parsers, setting
+from skipbench.settings.declaration import DATA
+from skipbench.settings.groups import size
+from skipbench.settings.parsers import Invalid
+
+CLASSES = "classes"  # as many clusters as classes
+MOST_CLUSTERS = 10_000
+MOST_SEEDS = 1000
+SEEDS = 5
+
+
+def parse_clusters(given: Any) -> tuple[str | int, ...]:
+    """ "classes,500" → ("classes", 500)."""
+    count = parsers.integer(1, MOST_CLUSTERS)
+    try:
+        found = [part if part == CLASSES else count(part) for part in parsers.listed(given)]
+    except Invalid:
+        found = []
+    if not found:
+        raise Invalid(f"expected classes, or integers up to {MOST_CLUSTERS:,} such as 500")
+    return tuple(dict.fromkeys(found))
+
+
+def parse_seeds(given: Any) -> tuple[int, ...]:
+    """5 → (0, 1, 2, 3, 4). "0,7" or [0, 7] → these."""
+    several = not isinstance(given, str | int) or (isinstance(given, str) and "," in given)
+    try:
+        seeds = parsers.integers(0)(given)
+        if not several and seeds[0] > 0:
+            seeds = tuple(range(parsers.integer(1, MOST_SEEDS)(seeds[0])))
+    except Invalid:
+        raise Invalid(f"expected how many, up to {MOST_SEEDS:,}, or which: 0,7") from None
+    return seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings(SegmentationSettings):
+    clusters: tuple[str | int, ...] = setting(
+        (CLASSES,), help="classes: as many as classes, matched one to one; or N, each labelled by "
+        "majority; or several: classes,500.", parse=parse_clusters, metavar="N,N",
+        default_text=CLASSES,
+    )  # fmt: skip
+    seeds: tuple[int, ...] = setting(
+        tuple(range(SEEDS)), help="How many seeds (5 is 0 to 4), or which: 0,7.",
+        parse=parse_seeds, metavar="N", default_text=str(SEEDS), flags=("--seeds", "--seed"),
+    )  # fmt: skip
+    sample: int = setting(
+        1_000_000, help="Tokens for k-means, drawn evenly from all images; at most 4 GB.",
+        parse=parsers.integer(1), metavar="N",
+    )  # fmt: skip
+    redo: int = setting(
+        1, help="Number of restarts; lowest inertia wins.", parse=parsers.integer(1), metavar="N"
+    )
+    size: str = size("448")
+    split: str | None = setting(
+        None, help="Split to cluster.", parse=parsers.text, panel=DATA, metavar="NAME",
+        default_text="val, or the only one",
+    )  # fmt: skip
+
+    def check(self) -> None:
+        super().check()
+        most = max((count for count in self.clusters if isinstance(count, int)), default=1)
+        if self.sample < most:
+            raise UsageError(f"--sample {self.sample}: fewer tokens than --clusters {most}")

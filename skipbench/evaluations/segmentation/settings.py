@@ -1,0 +1,64 @@
+"""Settings that probe, knn and cluster share."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from skipbench.settings import parsers, setting
+from skipbench.settings.declaration import DATA, WHAT
+from skipbench.settings.groups import (
+    CheckpointSettings,
+    DataSettings,
+    RecordSettings,
+    StoredFeatureSettings,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentationSettings(
+    CheckpointSettings, DataSettings, StoredFeatureSettings, RecordSettings
+):
+    positional: ClassVar[tuple[str, ...]] = ("ckpt", "dataset")
+
+    dataset: str = setting(
+        help="voc, ade20k, cocostuff, voc07, folder:PATH or shapes.", parse=parsers.text,
+        panel=WHAT, metavar="NAME",
+    )  # fmt: skip
+    layers: tuple[str, ...] = setting(
+        ("last",), help="last, multiscale, last4, ibot, all, or blocks such as 2,5,-1. Repeatable: "
+        "several share one pass over the images.", parse=parsers.layer_sets, panel=WHAT,
+        metavar="BLOCKS", several=True,
+    )  # fmt: skip
+    classes: int | None = setting(
+        None, help="COCO-Stuff: 171 classes, or 27 coarse ones.", parse=parsers.integer(1),
+        panel=DATA, metavar="N", default_text="171",
+    )  # fmt: skip
+    norm: bool = setting(True, help="Leave out the final norm on the blocks' outputs.")
+    seeds: tuple[int, ...] = setting(
+        (0,), help="Random seeds, such as 0,1,2.", parse=parsers.integers(0), metavar="N,N",
+        flags=("--seeds", "--seed"),
+    )  # fmt: skip
+
+    def of_data(self) -> dict[str, Any]:
+        """What every split is opened with."""
+        return {
+            "root": self.data_root, "limit": self.limit, "classes": self.classes,
+            "skip_bad": self.skip_bad,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingImagesSettings(SegmentationSettings):
+    """Of evaluations that learn from training images."""
+
+    train_images: int | None = setting(
+        None, help="Random subset of N training images.", parse=parsers.integer(1), panel=DATA,
+        metavar="N", default_text="all",
+    )  # fmt: skip
+    subset_seed: int = setting(
+        0, help="Random seed of that subset.", parse=parsers.integer(0), panel=DATA, metavar="N"
+    )
+
+    def of_training_data(self) -> dict[str, Any]:
+        return {
+            **self.of_data(), "train_images": self.train_images, "subset_seed": self.subset_seed
+        }  # fmt: skip

@@ -1,0 +1,171 @@
+"""What a user can set, declared once: command line, Python, suites and records are made from it.
+
+A group of settings is a frozen dataclass whose fields are made by `setting`. `Settings.make` is the
+only way in: it parses what the user gave (text from the command line, values from TOML or Python),
+fills in the defaults, and runs the checks across fields, so a mistake gets the same message
+everywhere. Nothing heavy is imported: a mistyped flag is answered at once.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from skipbench.errors import SkipbenchError, UsageError, did_you_mean
+from skipbench.settings.parsers import Invalid, Parse, switch
+
+# Panels of --help, in this order.
+WHAT = "What to evaluate"
+PROTOCOL = "Protocol"
+CHECKPOINT = "Checkpoint"
+DATA = "Data"
+FEATURES = "Features and cache"
+OUTPUT = "Output"
+PANELS = (WHAT, PROTOCOL, CHECKPOINT, DATA, FEATURES, OUTPUT)
+
+
+@dataclass(frozen=True)
+class Option:
+    """How one setting is written and shown."""
+
+    help: str
+    parse: Parse
+    panel: str
+    metavar: str
+    flags: tuple[str, ...]  # on the command line; empty: derived from the name
+    several: bool  # may be repeated on the command line
+    switch: bool  # --x and --no-x instead of a value
+    argument: bool  # positional on the command line
+    hidden: bool  # not on the command line
+    moves: bool  # can change the number, so it belongs to the call in a record
+    default_text: str | None  # in --help, instead of the default itself
+    env: str | None
+
+
+def setting(
+    default: Any = MISSING,
+    *,
+    help: str,
+    parse: Parse | None = None,
+    panel: str = PROTOCOL,
+    metavar: str = "TEXT",
+    flags: Sequence[str] = (),
+    several: bool = False,
+    argument: bool = False,
+    hidden: bool = False,
+    moves: bool = True,
+    default_text: str | None = None,
+    env: str | None = None,
+) -> Any:
+    """A field of a group of settings. Without a `parse`, it is a switch: true or false."""
+    option = Option(
+        help, parse or switch, panel, metavar, tuple(flags), several, parse is None, argument,
+        hidden, moves, default_text, env,
+    )  # fmt: skip
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=default.copy, metadata={"option": option})
+    return dataclasses.field(default=default, metadata={"option": option})
+
+
+class Settings:
+    """Base of every group. Subclasses are frozen, keyword-only dataclasses."""
+
+    positional: ClassVar[tuple[str, ...]] = ()  # of the Python call
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        return {one.name: one.metadata["option"] for one in _fields(cls)}
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Of the settings that have one."""
+        found = {}
+        for one in _fields(cls):
+            if one.default is not MISSING:
+                found[one.name] = one.default
+            elif one.default_factory is not MISSING:
+                found[one.name] = one.default_factory()
+        return found
+
+    @classmethod
+    def make(cls, given: Mapping[str, Any]) -> Self:
+        """Parsed and checked; None stands for the default."""
+        values, problems = cls.parse(given)
+        for error in problems.values():
+            raise error
+        required = set(cls.options()) - set(cls.defaults())
+        if missing := sorted(required - set(values)):
+            raise UsageError(f"{flag_of(missing[0], cls.options()[missing[0]])} is required")
+        return cls(**values)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, SkipbenchError]]:
+        """The values that are right, and what is wrong with the others, by name."""
+        values: dict[str, Any] = {}
+        problems: dict[str, SkipbenchError] = {}
+        known = cls.options()
+        for name, value in given.items():
+            if name not in known:
+                near = did_you_mean(name, known)
+                problems[name] = UsageError(f"no option {name!r}.{near} Known: {', '.join(known)}")
+            elif value is not None:
+                try:
+                    values[name] = known[name].parse(value)
+                except Invalid as error:
+                    flag = flag_of(name, known[name])
+                    problems[name] = UsageError(f"{flag} {shown(value)}: {error}")
+                except SkipbenchError as error:
+                    problems[name] = error
+        return values, problems
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """What cannot go together: an error that names the options."""
+
+    def ensure_files(self) -> None:
+        """Missing files and folders that cannot be written, found before anything is loaded."""
+
+    def changed(self) -> dict[str, Any]:
+        """Settings that are not at their default."""
+        usual = self.defaults()
+        values = {name: getattr(self, name) for name in self.options()}
+        return {k: v for k, v in values.items() if k not in usual or v != usual[k]}
+
+    def call(self) -> dict[str, Any]:
+        """For the record: what to ask for to get the same number again, from any folder."""
+        options = self.options()
+        return {name: plain(v) for name, v in self.changed().items() if options[name].moves}
+
+
+def _fields(cls: type) -> tuple[Field[Any], ...]:
+    return fields(cls)  # mypy does not know that every subclass is a dataclass
+
+
+def flag_of(name: str, option: Option) -> str:
+    if option.argument:
+        return name.upper()
+    return option.flags[0] if option.flags else f"--{name.replace('_', '-')}"
+
+
+def shown(value: Any) -> str:
+    """A value in a message, the same whether it came as text, from TOML or from Python."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={shown(one)}" for key, one in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(map(shown, value)) or "''"
+    text = str(value)
+    return text if text and text.isprintable() and text == text.strip() else repr(text)
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it; folders as absolute paths."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,223 @@
+"""Groups of settings that mean the same in every command. An evaluation inherits what it needs."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from skipbench.errors import CheckpointError
+from skipbench.files import cache_folder, ensure_writable, missing_checkpoint
+from skipbench.records import LABELS, PRECISIONS, PositionRule, Residual, StoreDtype
+from skipbench.settings import parsers
+from skipbench.settings.declaration import (
+    CHECKPOINT,
+    DATA,
+    FEATURES,
+    OUTPUT,
+    WHAT,
+    Settings,
+    setting,
+)
+
+if TYPE_CHECKING:
+    from skipbench.features.source import FeatureSource
+    from skipbench.pipeline import Reading
+
+EXPECTED = {"depth": int, "width": int, "patch": int, "heads": int, "sha256": str}
+LABEL_TYPES = {name: int if name == "epoch" else str for name in LABELS}
+WEIGHTS = "Weights: .pth, .pt, .bin, .safetensors, a folder with config.json, or timm:NAME."
+SIZES = "N, HEIGHTxWIDTH, short:N, long:N or native"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingSettings(Settings):
+    """How a checkpoint is read."""
+
+    residual: str = setting(
+        "auto",
+        help="Run the blocks as skip or skipless; auto reads it from the file or its weights.",
+        parse=parsers.choice(*get_args(Residual), "auto"), panel=WHAT, metavar="VARIANT",
+    )  # fmt: skip
+    weights: str | None = setting(
+        None, help="Model of a training checkpoint: teacher or student.", default_text="teacher",
+        parse=parsers.choice("teacher", "student"), panel=CHECKPOINT, metavar="MODEL",
+    )  # fmt: skip
+    heads: int | None = setting(
+        None, help="Attention heads, if the file does not say and they are not 64 wide.",
+        parse=parsers.integer(1), panel=CHECKPOINT, metavar="N",
+    )  # fmt: skip
+    expected: dict[str, Any] = setting(
+        {}, help="Stop unless depth, width, patch, heads or sha256 is this. Repeatable.",
+        parse=parsers.facts(EXPECTED, "depth=12"), panel=CHECKPOINT, metavar="FACT=VALUE",
+        flags=("--expect",), several=True,
+    )  # fmt: skip
+    position_rule: PositionRule | None = setting(
+        None, help="Position embedding resampling: offset, size or antialias.",
+        parse=parsers.choice(*get_args(PositionRule)), panel=CHECKPOINT, metavar="RULE",
+        default_text="the weights' own",
+    )  # fmt: skip
+    labels: dict[str, str | int] = setting(
+        {}, help="Fact for tables: name, epoch, optimizer or initialisation. Repeatable.",
+        parse=parsers.facts(LABEL_TYPES, "epoch=200"), panel=CHECKPOINT, metavar="FACT=VALUE",
+        flags=("--label",), several=True, moves=False,
+    )  # fmt: skip
+    device: str = setting(
+        "auto", help="auto, cpu, cuda, cuda:N or mps.", parse=parsers.device, panel=FEATURES,
+        metavar="DEVICE", moves=False,
+    )  # fmt: skip
+
+    def reading(self) -> "Reading":
+        """What `pipeline.inspect` takes."""
+        from skipbench.checkpoints import Expected
+
+        known = self.expected if self.heads is None else {**self.expected, "heads": self.heads}
+        return {
+            "residual": self.residual, "weights": self.weights, "expected": Expected(**known),
+            "position_rule": self.position_rule, "device": self.device, "labels": self.labels,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSettings(ReadingSettings):
+    """Which weights, and how they are read."""
+
+    ckpt: str = setting(help=WEIGHTS, parse=parsers.text, panel=WHAT, metavar="PATH")
+
+    def checkpoints(self) -> "list[tuple[str, Reading]]":
+        """Each with how it is read."""
+        return [(self.ckpt, self.reading())]
+
+    def call(self) -> dict[str, Any]:
+        call = super().call()
+        return {**call, "ckpt": absolute_checkpoint(self.ckpt)} if "ckpt" in call else call
+
+    def ensure_files(self) -> None:
+        """What can be found out before anything heavy is loaded."""
+        ensure_checkpoint(self.ckpt)
+        super().ensure_files()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(Settings):
+    """Where images come from, and how many of them."""
+
+    data_root: str | None = setting(
+        None, help="Folder with the data sets.", parse=parsers.text, panel=WHAT, metavar="DIR",
+        default_text="$SKIPBENCH_DATA, ./data, ~/datasets",
+    )  # fmt: skip
+    limit: int | None = setting(
+        None, help="Use at most the first N images of each split.", parse=parsers.integer(1),
+        panel=DATA, metavar="N",
+    )  # fmt: skip
+    skip_bad: int = setting(
+        0, help="Leave out up to N images that cannot be decoded.", parse=parsers.integer(0),
+        panel=DATA, metavar="N",
+    )  # fmt: skip
+
+    def call(self) -> dict[str, Any]:
+        call = super().call()
+        if self.data_root is not None:
+            call["data_root"] = str(Path(self.data_root).expanduser().absolute())
+        kind, colon, folder = str(call.get("dataset", "")).partition(":")
+        if colon:
+            call["dataset"] = f"{kind}:{Path(folder).expanduser().absolute()}"
+        return call
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSettings(Settings):
+    """How features are computed."""
+
+    precision: str = setting(
+        "auto", help="auto, fp32, bf16 or fp16; auto is bf16 on CUDA, fp32 elsewhere.",
+        parse=parsers.choice(*PRECISIONS), panel=FEATURES, metavar="DTYPE",
+    )  # fmt: skip
+    batch_size: int | str = setting(
+        "auto", help="Images at once; halved when memory runs out.",
+        parse=parsers.integer(1, word="auto"), panel=FEATURES, metavar="N", moves=False,
+    )  # fmt: skip
+    workers: int | None = setting(
+        None, help="Decoding threads.", parse=parsers.integer(1), panel=FEATURES, metavar="N",
+        moves=False, default_text="by cores",
+    )  # fmt: skip
+    cache: str | None = setting(
+        None, help="Folder for features and for resuming.", parse=parsers.text, panel=FEATURES,
+        metavar="DIR", moves=False, default_text="$SKIPBENCH_CACHE, ~/.cache/skipbench",
+        env="SKIPBENCH_CACHE",
+    )  # fmt: skip
+    in_memory: bool = setting(
+        False, help="Keep features in memory; store nothing.", panel=FEATURES, moves=False,
+        flags=("--no-cache",),
+    )  # fmt: skip
+
+    @cached_property
+    def source(self) -> "FeatureSource":
+        from skipbench.features.source import FeatureSource, default_workers
+
+        limit = getattr(self, "cache_limit", None)
+        more = {} if limit is None else {"limit_bytes": limit}
+        batch_size = None if isinstance(self.batch_size, str) else self.batch_size
+        workers = self.workers or default_workers()
+        return FeatureSource(self.cache, self.in_memory, batch_size, workers, **more)
+
+    def ensure_files(self) -> None:
+        if not self.in_memory:
+            ensure_writable(cache_folder(self.cache))
+        super().ensure_files()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredFeatureSettings(FeatureSettings):
+    """How features are computed and stored."""
+
+    store_dtype: StoreDtype = setting(
+        "fp16", help="Precision on disk: fp16 or fp32.", parse=parsers.choice(*get_args(StoreDtype)),
+        panel=FEATURES, metavar="DTYPE",
+    )  # fmt: skip
+    cache_limit: int = setting(
+        50_000_000_000, help="Evict least recently used features beyond this size.",
+        parse=parsers.byte_count, panel=FEATURES, metavar="SIZE", moves=False,
+        default_text="50GB", env="SKIPBENCH_CACHE_LIMIT",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputSettings(Settings):
+    """Where records go."""
+
+    out: Path = setting(
+        Path("results"), help="Folder for records.", parse=parsers.path, panel=OUTPUT,
+        metavar="DIR", moves=False,
+    )  # fmt: skip
+
+    def ensure_files(self) -> None:
+        ensure_writable(self.out)
+        super().ensure_files()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSettings(OutputSettings):
+    """Where records go, and when they are made again."""
+
+    force: bool = setting(
+        False, help="Recompute even if a record exists.", panel=OUTPUT, moves=False
+    )
+    pictures: int = setting(
+        0, help="Draw N predictions, worst and best.", parse=parsers.integer(0), panel=OUTPUT,
+        metavar="N", moves=False,
+    )  # fmt: skip
+
+
+def size(default: str | None, **more: Any) -> Any:
+    return setting(
+        default, help=f"Input size: {SIZES}.", parse=parsers.image_size, metavar="SIZE", **more
+    )
+
+
+def ensure_checkpoint(ckpt: str) -> None:
+    if not ckpt.startswith("timm:") and not Path(ckpt).expanduser().exists():
+        raise CheckpointError(missing_checkpoint(Path(ckpt)))
+
+
+def absolute_checkpoint(ckpt: str) -> str:
+    return ckpt if ckpt.startswith("timm:") else str(Path(ckpt).expanduser().absolute())

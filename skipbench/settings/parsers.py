@@ -1,0 +1,202 @@
+"""Text, a TOML value or a Python value in; the value that is used out, or `Invalid`."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from skipbench.errors import UsageError, did_you_mean
+
+Parse = Callable[[Any], Any]
+
+
+class Invalid(ValueError):
+    """What was expected instead; `Settings.parse` puts the option and the value in front."""
+
+
+def switch(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Invalid("expected true or false")
+    return value
+
+
+def integer(least: int = 0, most: int | None = None, word: str = "") -> Parse:
+    """word: accepted as it is, such as "auto" or "all"."""
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most:,}"
+    expected = f"expected {f'{word} or ' if word else ''}an integer {bounds}"
+
+    def parse(value: Any) -> int | str:
+        if word and value == word:
+            return word
+        number = _integer(value)
+        if number is None or not least <= number <= (10**9 if most is None else most):
+            raise Invalid(expected)
+        return number
+
+    return parse
+
+
+def number(low: float, high: float) -> Parse:
+    def parse(value: Any) -> float:
+        found = _number(value)
+        if found is None or not low < found < high:
+            raise Invalid(f"expected a number between {low:g} and {high:g}")
+        return found
+
+    return parse
+
+
+def choice(*known: str) -> Parse:
+    def parse(value: Any) -> str:
+        if value not in known or not isinstance(value, str):
+            raise Invalid(f"expected {one_of(known)}.{did_you_mean(str(value), known)}")
+        return value
+
+    return parse
+
+
+def one_of(known: Sequence[str]) -> str:
+    """ "a, b or c"."""
+    return known[0] if len(known) == 1 else f"{', '.join(known[:-1])} or {known[-1]}"
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str | Path) or not str(value).strip():
+        raise Invalid("expected text")
+    return str(value)
+
+
+def path(value: Any) -> Path:
+    return Path(text(value))
+
+
+def listed(value: Any) -> list[str]:
+    """ "10,30", 10, [10, 30] → ["10", "30"]."""
+    parts = value.split(",") if isinstance(value, str) else value
+    parts = list(parts) if isinstance(parts, Sequence) else [parts]
+    return [str(part).strip() for part in parts if str(part).strip()]
+
+
+def integers(least: int, most: int | None = None, example: str = "0,1,2") -> Parse:
+    """One or several; in the order given, each once."""
+    one = integer(least, most)
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most:,}"
+
+    def parse(value: Any) -> tuple[int, ...]:
+        try:
+            found = tuple(dict.fromkeys(map(one, listed(value))))
+        except Invalid:
+            found = ()
+        if not found:
+            raise Invalid(f"expected integers {bounds}, such as {example}")
+        return found
+
+    return parse
+
+
+def numbers(low: float, high: float, example: str) -> Parse:
+    """One or several, bounds included; sorted, each once."""
+
+    def parse(value: Any) -> tuple[float, ...]:
+        found = [_number(part) for part in listed(value)]
+        good = [one for one in found if one is not None and low <= one <= high]
+        if not found or len(good) < len(found):
+            raise Invalid(f"expected numbers from {low:g} to {high:g}, such as {example}")
+        return tuple(sorted(set(good)))
+
+    return parse
+
+
+def image_size(value: Any) -> str:
+    from skipbench.images import parse_size
+
+    try:
+        parse_size(str(value))
+    except UsageError:
+        raise Invalid("expected N, HEIGHTxWIDTH, short:N, long:N or native") from None
+    return str(value)
+
+
+def layer_set(value: Any) -> str:
+    """One set of blocks: a name or numbers."""
+    from skipbench.features.layers import NAMED, check_layers
+
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        value = ",".join(map(str, value))
+    try:
+        check_layers(str(value))
+    except UsageError:
+        near = did_you_mean(str(value), NAMED)
+        known = ", ".join(NAMED)
+        raise Invalid(f"expected {known} or block numbers such as 2,5,-1.{near}") from None
+    return str(value).strip()
+
+
+def layer_sets(value: Any) -> tuple[str, ...]:
+    """Several, each with records of its own."""
+    given = [value] if isinstance(value, str | int) else list(value)
+    if not given:
+        raise Invalid("expected at least one set of layers")
+    return tuple(dict.fromkeys(map(layer_set, given)))
+
+
+def byte_count(value: Any) -> int:
+    from skipbench.files import parse_bytes
+
+    try:
+        return parse_bytes(str(value))
+    except UsageError:
+        raise Invalid("expected an amount of space such as 50GB") from None
+
+
+def device(value: Any) -> str:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", str(value)):
+        raise Invalid("expected auto, cpu, cuda, cuda:N or mps")
+    return str(value)
+
+
+def facts(known: Mapping[str, type], example: str) -> Parse:
+    """["depth=12", "patch=16"], or a mapping → {"depth": 12, "patch": 16}. known: their types."""
+
+    def parse(value: Any) -> dict[str, Any]:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = {k: v for k, v in vars(value).items() if v is not None}
+        if isinstance(value, str):
+            value = [value]
+        pairs = value.items() if isinstance(value, Mapping) else [_pair(one) for one in value]
+        return {name: one(str(name).strip(), fact) for name, fact in pairs}
+
+    def one(name: str, value: Any) -> Any:
+        if name not in known or not str(value).strip():
+            near = did_you_mean(name, known) if name not in known else ""
+            raise Invalid(f"expected {', '.join(known)}, as in {example}.{near}")
+        if known[name] is str:
+            return str(value).strip()
+        if (count := _integer(value)) is None:
+            raise Invalid(f"{name} is an integer, as in {example}")
+        return count
+
+    return parse
+
+
+def _pair(text: Any) -> tuple[str, str]:
+    name, _, value = str(text).partition("=")
+    return name, value
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    digits = str(value).strip()
+    good = digits.isdecimal() and digits.isascii() and len(digits) < 14
+    return int(digits) if good else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
