@@ -1,16 +1,15 @@
 """How far a figure moves when nothing but the seed changes: the noise that `check --sigma` uses."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from skipbench.errors import UsageError
-from skipbench.evaluations.knn.calls import cluster_again, knn_again
-from skipbench.evaluations.probe.calls import probe_again
-from skipbench.evaluations.run import FeatureRun
+from skipbench.evaluations.again import open_again
+from skipbench.pipeline import carry_out
 from skipbench.records import Result
 from skipbench.results.baseline import name_of, named, read_baseline, write_baseline
 from skipbench.results.check import made_alike
@@ -19,9 +18,6 @@ from skipbench.results.read import Source, read_results
 
 log = logging.getLogger("skipbench")
 
-AGAIN: dict[str, Callable[..., FeatureRun]] = {
-    "probe": probe_again, "knn": knn_again, "cluster": cluster_again,
-}  # fmt: skip
 SEEDS = (1, 2, 3, 4)
 
 
@@ -81,14 +77,12 @@ def _again(
     entry: Entry, seeds: Sequence[int], ckpt: str | Path | None, places: dict[str, Any]
 ) -> list[Result]:
     result, folder = entry.first.result, entry.first.stored.folder
-    if result.evaluation not in AGAIN:
-        raise UsageError(f"{result.evaluation} has no seed to change")
     done = {figure.facts["seed"] for figure in entry.figures}
     new = [seed for seed in seeds if seed not in done]
     if not new:
         return []
     out = folder / "calibration"
-    return AGAIN[result.evaluation](result, ckpt=ckpt, seeds=new, out=out, **places).run()
+    return carry_out(open_again(result, ckpt=ckpt, seeds=new, out=out, **places))
 
 
 def _write(path: Path, noise: Noise) -> None:

@@ -1,10 +1,17 @@
-"""checkpoint → backbone → features: the way of the data, one call each from Python."""
+"""The way from settings to a record, as one line:
+
+    settings → data opened → checkpoint opened → cells (one per record) → features → method → record
+
+`evaluate` is the whole of it; `open_run` stops before the work and `carry_out` does the work.
+`inspect`, `load_backbone` and `extract` are its parts for use from Python.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict, Unpack, get_args
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args
 
 import torch
 
@@ -17,7 +24,9 @@ from skipbench.engine.device import choose_device, choose_precision
 from skipbench.errors import NumbersError, UnclearVariant, UsageError
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.features.layers import parse_layers
+from skipbench.features.source import default_workers
 from skipbench.features.store import FeatureStore, open_store
+from skipbench.files import ensure_writable
 from skipbench.images import ImageItem, Picture, find_images, padded, parse_size
 from skipbench.records import (
     LABELS,
@@ -25,13 +34,83 @@ from skipbench.records import (
     FeatureSpec,
     PositionRule,
     Residual,
+    Result,
     Side,
     StoreDtype,
     VariantHealth,
     Verdict,
 )
+from skipbench.results.store import find_result, relabel, write_result
+
+if TYPE_CHECKING:
+    from skipbench.evaluations.base import Evaluation
+    from skipbench.evaluations.run import Run
+    from skipbench.settings import Settings
 
 log = logging.getLogger("skipbench")
+
+
+# -- the line
+
+
+def evaluate(evaluation: "Evaluation", settings: "Settings") -> list[Result]:
+    """Records of what the settings ask for: found in the results, or computed and stored."""
+    return carry_out(open_run(evaluation, settings))
+
+
+def open_run(
+    evaluation: "Evaluation",
+    settings: Any,
+    data: Sequence[Dataset] = (),
+    inspections: "Sequence[Inspection]" = (),
+) -> "Run":
+    """Everything but the work. data, inspections: if they are open already."""
+    data = data or evaluation.open_data(settings)
+    inspections = inspections or [
+        inspect(ckpt, **reading) for ckpt, reading in settings.checkpoints()
+    ]
+    return evaluation.open(settings, data, inspections)
+
+
+def carry_out(run: "Run") -> list[Result]:
+    """The record of each cell. Resumable: finished cells are found, started ones continue."""
+    out = run.settings.out
+    ensure_writable(out)
+    results = {} if run.always else _existing(run)
+    todo = [cell for cell in run.cells if cell.id not in results]
+    drawn = run.drawn()
+    if todo:
+        run.check_data()
+    if todo or drawn:
+        with ExitStack() as stack:
+            run.open_features(stack, todo, drawn)
+            for group in run.groups():
+                with run.out_of_memory_is_reported(group[0]):
+                    for cell, result, arrays in run.compute([c for c in group if c in todo]):
+                        write_result(out, result, arrays)
+                        run.tidy(cell)
+                        results[cell.id] = result
+                    for cell in group:
+                        if cell in drawn:
+                            run.draw(cell, results[cell.id])
+    return [results[cell.id] for cell in run.cells]
+
+
+def _existing(run: "Run") -> dict[str, Result]:
+    """Records that need not be made again, by id."""
+    missing, out, found = run.missing(), run.settings.out, {}
+    for cell in run.cells:
+        name = run.describe(cell)
+        if cell not in missing and (result := find_result(out, cell.id)):
+            log.info("%s: record exists (%s); --force recomputes it", name, cell.id)
+            found[cell.id] = relabel(out, result, run.backbone.facts)
+            run.tidy(cell)  # left behind by a run that ended at the very last moment
+        elif not run.settings.force and (out / f"{cell.id}.json").exists():
+            log.warning("the record %s is damaged and is computed again", cell.id)
+    return found
+
+
+# -- its parts
 
 
 class Reading(TypedDict, total=False):
@@ -152,7 +231,7 @@ def extract(
         size=parse_size(str(size)),
         store_dtype=store_dtype,  # type: ignore[arg-type]
     )
-    say_what_is_adapted(backbone, spec)
+    log_adaptation(backbone, spec)
     return open_store(
         backbone,
         items,
@@ -164,7 +243,7 @@ def extract(
     )
 
 
-def say_what_is_adapted(backbone: Backbone, spec: FeatureSpec) -> None:
+def log_adaptation(backbone: Backbone, spec: FeatureSpec) -> None:
     facts, (rows, columns) = backbone.facts, backbone.facts.grid_hw
     if spec.size is None or isinstance(spec.size, Side):
         new = "each image's grid"
@@ -176,10 +255,6 @@ def say_what_is_adapted(backbone: Backbone, spec: FeatureSpec) -> None:
     if new != f"{rows}×{columns}":
         rule = facts.position_rule
         log.info("positions of %d×%d patches interpolated to %s (%s)", rows, columns, new, rule)
-
-
-def default_workers() -> int:
-    return max(2, min(8, torch.get_num_threads()))
 
 
 def _asked(residual: str) -> Residual | None:

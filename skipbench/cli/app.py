@@ -24,8 +24,8 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    "demo", "probe", "tokencut", "knn", "cluster", "pca", "run", "table", "report", "compare",
-    "check", "results", "inspect", "extract", "data", "cache", "env",
+    "demo", "evaluation", "run", "table", "report", "compare", "check", "results", "inspect",
+    "extract", "data", "cache", "env",
 )  # fmt: skip
 
 

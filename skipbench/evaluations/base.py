@@ -1,6 +1,8 @@
 """What an evaluation is. Everything that tables, report, gates, suites, the demo and --help know of
 one is an attribute of its `Evaluation`; the folder that holds it is the registry."""
 
+import inspect
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,12 +35,17 @@ class Evaluation:
     hidden_settings: ClassVar[frozenset[str]] = frozenset()  # of the protocol, shown elsewhere
     tiles: ClassVar[Mapping[str, str]] = {}  # kind of picture → caption on the report's page
 
+    writes_one: ClassVar[bool] = False  # one record per run: --json prints it, not a list
     returns_one: ClassVar[bool] = False  # the Python function returns one record, not a list
     demo: ClassVar[Sequence[Mapping[str, Any]]] = ({},)  # settings of its runs in the demo
 
     def target(self, ckpts: Sequence[str], dataset: str) -> Mapping[str, Any]:
         """The settings that say what is evaluated, for a suite or the demo."""
         return {"ckpt": ckpts[0], "dataset": dataset}
+
+    def run_instead(self, settings: Any, as_json: bool) -> bool:
+        """True if the settings asked for something that gives no record, and it was done."""
+        return False
 
     def open_data(self, settings: Any) -> "list[Dataset]":
         """Every split it needs; called before torch is loaded."""
@@ -53,7 +60,7 @@ class Evaluation:
         """All but the work itself. inspections: the checkpoint, opened; several for `pca`."""
         raise NotImplementedError
 
-    def show(self, run: "Run", results: Sequence[Result]) -> None:
+    def show(self, run: Any, results: Sequence[Result]) -> None:
         """Print the finished records for a person."""
         raise NotImplementedError
 
@@ -66,6 +73,12 @@ class Evaluation:
         from skipbench.images import TRANSFORM_VERSION
 
         return {self.name: self.version, "transform": TRANSFORM_VERSION}
+
+    @property
+    def summary(self) -> str:
+        """For --help: the docstring of its package, without the first line."""
+        doc = inspect.getdoc(sys.modules[type(self).__module__]) or ""
+        return f"{doc.partition(chr(10) * 2)[2]}\n\nResumable; existing records are reused."
 
     @property
     def has_seed(self) -> bool:

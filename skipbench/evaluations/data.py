@@ -23,14 +23,13 @@ from skipbench.datasets import (
 )
 from skipbench.engine.parallel import in_parallel
 from skipbench.errors import DataError, UsageError, some_of
-from skipbench.evaluations.pca.settings import MARK
+from skipbench.evaluations.pca.settings import MARK, OF_DATASET
 from skipbench.evaluations.probe.protocols import Protocol
 from skipbench.files import unlike
 from skipbench.images import ImageItem, find_images
 
 log = logging.getLogger("skipbench")
 
-OF_DATASET = "dataset:"
 NAMES = "give voc, ade20k, cocostuff, folder:PATH or shapes"
 
 

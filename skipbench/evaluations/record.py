@@ -52,11 +52,13 @@ def feature_record(
     protocol: Mapping[str, Any],
     metrics: Mapping[str, Any],
     seconds: Mapping[str, float],
-    asked: Mapping[str, Any] | None = None,
+    cell_settings: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Of an evaluation of stored features. features: of the images that were scored; asked: what
-    the call of this cell has beside layers and seed."""
-    call = {**run.asked.call, "layers": cell.layers, "seed": cell.seed, **(asked or {})}
+    """Of an evaluation of stored features. features: of the scored images; cell_settings: those of
+    which each cell has one of several values, beside layers and seed."""
+    call = {**run.settings.call(), **(cell_settings or {}), "layers": cell.layers}
+    call.pop("seeds", None)
+    call["seed"] = cell.seed
     images = dataset.images + (training.images if training else 0)
     return plain_result(
         id=cell.id,

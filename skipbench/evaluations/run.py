@@ -1,45 +1,36 @@
-"""What evaluations of stored features have in common: features seen once, a record for each cell.
+"""What a run is made of: cells, each of which becomes one record. `pipeline.carry_out` does them.
 
-A cell is what makes one record: a set of layers, a seed, and what the evaluation adds to them.
+A cell is a set of layers, a seed, and what the evaluation adds to them (k, clusters, …).
 """
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from skipbench.backbones.vit import Backbone
 from skipbench.engine.device import is_out_of_memory
 from skipbench.errors import OutOfMemory
-from skipbench.evaluations.segmentation.images import Keeping
 from skipbench.features.held import Features
 from skipbench.features.layers import parse_layers
+from skipbench.features.source import FeatureSource
 from skipbench.features.store import model_part
 from skipbench.images import Picture, padded, parse_size, size_name, target_hw
 from skipbench.pipeline import Inspection
-from skipbench.records import FeatureSpec, Result, StoreDtype
-from skipbench.results.store import find_result, relabel
+from skipbench.records import DatasetFacts, FeatureSpec, Result
+from skipbench.results.store import find_result
+
+if TYPE_CHECKING:
+    from skipbench.evaluations.estimate import Estimate
 
 log = logging.getLogger("skipbench")
 
-
-@dataclass(frozen=True, kw_only=True)
-class AskedOfFeatures:
-    """All that the figures depend on, but for the checkpoint and the data."""
-
-    layers: tuple[str, ...] = ("last",)
-    seeds: tuple[int, ...] = (0,)
-    norm: bool = True  # block outputs after the final norm
-    store_dtype: StoreDtype = "fp16"
-    precision: str = "auto"
-    keeping: Keeping = field(default_factory=Keeping)
-    out: Path = Path("results")
-    force: bool = False
-    pictures: int = 0
-    call: Mapping[str, Any] = field(default_factory=dict)  # as it was asked for, for the record
+Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -50,48 +41,121 @@ class Cell:
     seed: int
 
 
-class FeatureRun:
-    """Every stage is done when it is first needed."""
+@dataclass(frozen=True)
+class Need:
+    """Stored features that a run will ask for; a suite computes shared ones in one pass."""
 
-    asked: Any  # of a kind of `AskedOfFeatures`
-    cells: list[Any]  # of a kind of `Cell`
-    stages: tuple[str, ...]  # whose seconds are told, after those of features
+    backbone: Backbone
+    pictures: Sequence[Picture]
+    spec: FeatureSpec
+    source: FeatureSource
+    what: str  # train, val
+    check: Callable[[], object]  # called before the images are seen
 
-    def __init__(self, inspection: Inspection, asked: AskedOfFeatures, size: str) -> None:
-        self.inspection, self.asked = inspection, asked
-        self.size = parse_size(size)
-        self.backbone: Backbone = inspection.backbone(asked.precision)
-        self.tensor = "tokens_norm" if asked.norm else "tokens"
-        self.layers: dict[tuple[int, ...], str] = {}
-        for text in asked.layers:  # "last" and "11" may be one set
-            self.layers.setdefault(parse_layers(text, self.backbone.depth), text)
-        self.seconds = dict.fromkeys(("features", *self.stages), 0.0)
-        self.computed = 0  # images of which features were computed, not found
 
-    def run(self) -> list[Result]:
-        """One for each cell, in their order."""
+class Run:
+    """One evaluation of one checkpoint (`pca`: of several) on opened data."""
+
+    settings: Any  # of the evaluation
+    cells: list[Any]  # of `Cell`, or of a subclass
+    backbone: Backbone
+    always = False  # done even if all records exist: pictures are drawn again
+    stage = "the evaluation"  # that may run out of memory, and what to do then
+    advice = "Use another --device"
+
+    def groups(self) -> Iterator[list[Any]]:
+        """Cells that share work, in the order of `cells`."""
+        yield from ([cell] for cell in self.cells)
+
+    def check_data(self) -> None:
+        """Before long work: whatever would otherwise be found wrong only hours later."""
+
+    def open_features(self, stack: ExitStack, todo: Sequence[Any], drawn: Sequence[Any]) -> None:
+        """Features of all images that these cells need, in one pass; closed with the stack."""
+
+    def compute(self, cells: Sequence[Any]) -> Iterator[tuple[Any, Result, Arrays]]:
+        """The record of each cell of a group, with its arrays by image."""
         raise NotImplementedError
 
+    def drawn(self) -> list[Any]:
+        """Cells whose pictures are wanted."""
+        return []
+
+    def draw(self, cell: Any, result: Result) -> None:
+        raise NotImplementedError
+
+    def tidy(self, cell: Any) -> None:
+        """Remove what was kept for resuming."""
+
+    def describe(self, cell: Any) -> str:
+        """What tells it from the other cells."""
+        return ""
+
+    def needs(self) -> list[Need]:
+        return []
+
+    def estimate(self, cells: Sequence[Any]) -> "Estimate":
+        """What these cells would take, from a trial on a few images."""
+        raise NotImplementedError
+
+    def missing(self) -> list[Any]:
+        """Cells without a record."""
+        force = getattr(self.settings, "force", False)
+        return [c for c in self.cells if force or find_result(self.settings.out, c.id) is None]
+
+    @contextmanager
+    def out_of_memory_is_reported(self, cell: Any) -> Iterator[None]:
+        """Extraction copes with less memory; what comes after it does not."""
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            words = (str(error) or type(error).__name__).splitlines()[0][:80]
+            raise OutOfMemory(
+                f"{cell.layers}: out of memory in {self.stage} ({words}).\n"
+                f"{self.advice}; finished work is kept."
+            ) from None
+
+
+class FeatureRun(Run):
+    """A run on stored features of one checkpoint."""
+
+    stages: tuple[str, ...]  # timed after the features
+    val_facts: DatasetFacts
+    train_facts: DatasetFacts | None
+
+    def __init__(self, inspection: Inspection, settings: Any, size: str) -> None:
+        self.inspection, self.settings = inspection, settings
+        self.size = parse_size(size)
+        self.backbone = inspection.backbone(settings.precision)
+        self.tensor = "tokens_norm" if settings.norm else "tokens"
+        self.layers: dict[tuple[int, ...], str] = {}
+        for text in settings.layers:  # "last" and "11" may be one set
+            self.layers.setdefault(parse_layers(text, self.backbone.depth), text)
+        self.seconds = dict.fromkeys(("features", *self.stages), 0.0)
+        self.computed = 0  # images whose features were computed, not found
+
     def spec(self, cells: Sequence[Cell]) -> FeatureSpec:
-        """One pass over the images for all of them."""
+        """What one pass over the images must give for all of them."""
         return FeatureSpec(
             blocks=tuple(sorted({block for cell in cells for block in cell.blocks})),
             tensors=(self.tensor,),
             size=self.size,
-            store_dtype=self.asked.store_dtype,
+            store_dtype=self.settings.store_dtype,
         )
 
     def columns(self, cell: Cell) -> tuple[str, ...]:
         return FeatureSpec(blocks=cell.blocks, tensors=(self.tensor,)).columns
 
     def width(self, cell: Cell) -> int:
-        """Of its tokens."""
+        """Numbers per token."""
         return self.backbone.facts.width * len(cell.blocks)
 
     def features(self, pictures: Sequence[Picture], spec: FeatureSpec, what: str) -> Features:
         with self.timed("features"):
             label = f"features of {what}"
-            found = self.asked.keeping.features(self.backbone, pictures, spec, label)
+            found = self.settings.source.features(self.backbone, pictures, spec, label)
         self.computed += found.computed
         return found
 
@@ -104,61 +168,45 @@ class FeatureRun:
             self.seconds[stage] += time.monotonic() - started
 
     def seconds_since(self, before: Mapping[str, float]) -> dict[str, float]:
-        """By stage; before: what `seconds` was. Features are shared by all cells."""
+        """By stage; before: an earlier copy of `seconds`. Features are shared by all cells."""
         return {
             stage: spent if stage == "features" else spent - before[stage]
             for stage, spent in self.seconds.items()
         }
 
-    def done_before(self) -> dict[str, Result]:
-        """Records that are there, by id."""
-        found, out = {}, self.asked.out
-        for cell in self.cells if not self.asked.force else ():
-            if result := find_result(out, cell.id):
-                log.info("%s: done before (%s); --force does it again", self.named(cell), cell.id)
-                found[cell.id] = relabel(out, result, self.backbone.facts)
-                self.tidy(cell)
-            elif (out / f"{cell.id}.json").exists():
-                log.warning("the record %s is damaged, and is made anew", cell.id)
-        return found
-
     def drawn(self) -> list[Any]:
-        """Cells whose pictures are asked for: of several seeds, the first is enough to look at."""
-        first = self.asked.seeds[0]
-        return [cell for cell in self.cells if self.asked.pictures and cell.seed == first]
+        """Of several seeds, the first is enough to look at."""
+        first = self.settings.seeds[0]
+        return [cell for cell in self.cells if self.settings.pictures and cell.seed == first]
 
     def determined_by(self, blocks: tuple[int, ...]) -> dict[str, Any]:
-        """What every figure depends on, for its id."""
+        """What every number depends on, for its id."""
         return {
             "model": model_part(self.backbone),
-            "features": [list(blocks), self.tensor, self.asked.store_dtype],
+            "features": [list(blocks), self.tensor, self.settings.store_dtype],
         }
 
     def features_part(self, cell: Cell, features: Features) -> dict[str, Any]:
-        """For the record. features: of the images that were scored."""
+        """For the record. features: of the scored images."""
         return {
             "layers": cell.layers,
             "blocks": cell.blocks,
             "tensor": self.tensor,
             "size": size_name(self.size),
             "precision": self.backbone.precision,
-            "store_dtype": self.asked.store_dtype,
+            "store_dtype": self.settings.store_dtype,
             "degenerate": {c: len(features.degenerate[c]) for c in self.columns(cell)},
         }
 
     def label(self, what: str, cell: Cell) -> str:
-        seed = f" seed {cell.seed}" if len(self.asked.seeds) > 1 else ""
+        seed = f" seed {cell.seed}" if len(self.settings.seeds) > 1 else ""
         return f"{what} {cell.layers}{seed}"
 
-    def tidy(self, cell: Any) -> None:
-        """What is left of a record that was written, if it was ended at the very next moment."""
-
-    def named(self, cell: Any) -> str:
-        """What tells it from other cells."""
+    def describe(self, cell: Any) -> str:
         return self.label("", cell).strip()
 
     def tokens_of(self, items: Sequence[Picture], enough: int) -> int:
-        """How many these images have, without seeing them; counted no further than `enough`."""
+        """Number of tokens of these images, without decoding them; counts up to `enough`."""
         patch, count = self.backbone.facts.patch, 0
         for item in items:
             size_hw = self.size if isinstance(self.size, tuple) else item.size_hw()
@@ -168,16 +216,22 @@ class FeatureRun:
                 return enough
         return count
 
+    def grouped_by(self, key: Callable[[Any], Any]) -> Iterator[list[Any]]:
+        """Neighbouring cells with the same key."""
+        yield from (list(group) for _, group in groupby(self.cells, key))
 
-@contextmanager
-def memory_is_short_at(layers: str, doing: str, advice: str) -> Iterator[None]:
-    """Features have their own way of making do with less; what comes after them has not."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        words = (str(error) or type(error).__name__).splitlines()[0][:80]
-        raise OutOfMemory(
-            f"{layers}: out of memory in {doing} ({words}).\n{advice}; what was done is kept."
-        ) from None
+    def needs_of(
+        self,
+        cells: Sequence[Any],
+        splits: Mapping[str, Sequence[Picture]],
+        check: Callable[[], object],
+    ) -> list[Need]:
+        """splits: the images of each; nothing where features are kept in memory."""
+        source = self.settings.source
+        if not cells or source.in_memory:
+            return []
+        spec = self.spec(cells)
+        return [
+            Need(self.backbone, pictures, spec, source, what, check)
+            for what, pictures in splits.items()
+        ]

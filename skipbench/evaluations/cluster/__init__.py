@@ -25,7 +25,7 @@ class Cluster(Evaluation):
     protocol = "k-means"
     named_by = {"clusters": CLASSES}
     hidden_settings = frozenset({"matching"})
-    demo = ({"size": "160x208", "clusters": "classes,30", "seeds": 3},)
+    demo = ({"size": "160x208", "seeds": 3},)
 
     def open_data(self, settings: ClusterSettings) -> "list[Dataset]":
         from skipbench.engine import vectors

@@ -16,25 +16,30 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_array, csr_array
 
-from skipbench.evaluations.knn.method import Images, normalised
 from skipbench.evaluations.prefetch import ahead
-from skipbench.evaluations.probe.method import Part, Seen, predict
+from skipbench.evaluations.segmentation.linear import (
+    ImageTokens,
+    TokenMap,
+    TokensAndMasks,
+    normalised,
+    predict,
+)
 from skipbench.metrics.segmentation import IGNORED
 
 TURNS = 50  # of k-means
 
 
 def nearest_centroid(
-    tokens: Part, size_hw: tuple[int, int], centroids: Sequence[np.ndarray]
+    tokens: TokenMap, size_hw: tuple[int, int], centroids: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """For each clustering (all of as many clusters), (*size_hw): the cluster of every pixel."""
     weight = torch.from_numpy(np.concatenate(centroids))
     bias = weight.square().sum(1) / -2
-    return list(predict(Seen([tokens]), size_hw, weight.T, bias, len(centroids[0])))
+    return list(predict(ImageTokens([tokens]), size_hw, weight.T, bias, len(centroids[0])))
 
 
 def score(
-    images: Images,
+    images: TokensAndMasks,
     numbers: Sequence[int],
     centroids: Sequence[np.ndarray],
     classes: int,
@@ -44,8 +49,8 @@ def score(
     size = len(centroids[0]) * classes
     found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in centroids]
 
-    def read(image: int) -> tuple[Part, np.ndarray]:
-        return Part(images.grid(image), normalised(images.tokens(image))), images.mask(image)
+    def read(image: int) -> tuple[TokenMap, np.ndarray]:
+        return TokenMap(images.grid(image), normalised(images.tokens(image))), images.mask(image)
 
     for tokens, mask in ahead(read, numbers, most=2):
         for place, clusters in enumerate(nearest_centroid(tokens, mask.shape, centroids)):

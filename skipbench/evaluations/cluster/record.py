@@ -2,61 +2,63 @@
 
 from typing import TYPE_CHECKING, Any
 
+from skipbench.evaluations.cluster import EVALUATION
 from skipbench.evaluations.cluster.method import TURNS
-from skipbench.evaluations.knn.settings import SAMPLE
+from skipbench.evaluations.cluster.settings import ClusterSettings
 from skipbench.evaluations.record import changes_from, feature_record, interval_words
-from skipbench.images import size_name
+from skipbench.images import parse_size, size_name
 from skipbench.metrics.segmentation import LEFT_OUT
 from skipbench.records import Result
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.cluster.run import Cluster, ClusterCell
+    from skipbench.evaluations.cluster.run import ClusterCell, ClusterRun
 
-# Enters the id of every record: raise it when a change of the code moves the numbers.
-VERSION = 1
-
-USUAL = {"size": "448x448", "sample": SAMPLE, "turns": TURNS, "redo": 1}
+DEFAULTS = ClusterSettings.defaults()
+USUAL = {
+    "size": size_name(parse_size(DEFAULTS["size"])), "sample": DEFAULTS["sample"], "turns": TURNS,
+    "redo": DEFAULTS["redo"],
+}  # fmt: skip
 
 
 def determines(
-    run: "Cluster", blocks: tuple[int, ...], seed: int, clusters: int, said: str | int
+    run: "ClusterRun", blocks: tuple[int, ...], seed: int, clusters: int, said: str | int
 ) -> dict[str, Any]:
     """All that the number depends on."""
     return {
-        "version": VERSION,
+        "version": EVALUATION.version,
         **run.determined_by(blocks),
-        "dataset": run.facts.fingerprint,
+        "dataset": run.val_facts.fingerprint,
         "protocol": protocol_part(run, clusters, said),
         "seed": seed,
     }
 
 
-def protocol_part(run: "Cluster", clusters: int, said: str | int) -> dict[str, Any]:
+def protocol_part(run: "ClusterRun", clusters: int, said: str | int) -> dict[str, Any]:
     one_to_one = clusters <= len(run.data.classes)
     return {
         "name": "k-means",
         "size": size_name(run.size),
         "clusters": said,
         "matching": "hungarian, by IoU" if one_to_one else "majority of pixels",
-        "sample": run.asked.sample,
+        "sample": run.settings.sample,
         "turns": TURNS,
-        "redo": run.asked.redo,
+        "redo": run.settings.redo,
         "absent_classes": LEFT_OUT,
     }
 
 
 def record(
-    run: "Cluster", cell: "ClusterCell", metrics: dict[str, Any], seconds: dict[str, float]
+    run: "ClusterRun", cell: "ClusterCell", metrics: dict[str, Any], seconds: dict[str, float]
 ) -> Result:
     """seconds: of all cells of the same layers."""
-    protocol = protocol_part(run, cell.clusters, cell.asked)
+    protocol = protocol_part(run, cell.clusters, cell.clusters_asked)
     return feature_record(
         run,
         cell,
         evaluation="cluster",
-        dataset=run.facts,
+        dataset=run.val_facts,
         training=None,
-        features=run.held,
+        features=run.val_features,
         protocol={
             **protocol,
             "changes": changes_from(USUAL, protocol),
@@ -64,5 +66,9 @@ def record(
         },
         metrics=metrics,
         seconds=seconds,
-        asked={"clusters": cell.asked},
+        cell_settings={"clusters": cell.clusters_asked},
     )
+
+
+def clusters_words(count: int) -> str:
+    return f"{count:,} cluster{'' if count == 1 else 's'}"

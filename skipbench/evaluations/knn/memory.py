@@ -12,18 +12,19 @@ from skipbench.engine import vectors
 from skipbench.engine.parallel import in_parallel
 from skipbench.engine.progress import progress
 from skipbench.errors import DataError
-from skipbench.evaluations.knn.bank import Bank, Part, joined, patch_counts, remember, shares_of
-from skipbench.evaluations.knn.method import normalised
-from skipbench.evaluations.knn.settings import K
-from skipbench.evaluations.probe.protocols import randomness
+from skipbench.evaluations.knn.bank import Bank, Part, joined, patch_counts, remember
+from skipbench.evaluations.knn.settings import KnnSettings
+from skipbench.evaluations.sampling import even_shares, randomness
+from skipbench.evaluations.segmentation.linear import normalised
 from skipbench.files import size_text
 from skipbench.images import resize_mask
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.knn.run import Knn, KnnCell
+    from skipbench.evaluations.knn.run import KnnCell, KnnRun
 
 log = logging.getLogger("skipbench")
 
+(K,) = KnnSettings.defaults()["k"]  # the recall of an index is logged for it
 PIECE_BYTES = 64_000_000  # of the bank that are read at once
 PROBES, PROBED = 1024, 64  # tokens, of images: their exact neighbours tell what an index finds
 
@@ -40,7 +41,7 @@ class Remembered:
 class Memory:
     """What a run remembers of its training images."""
 
-    def __init__(self, run: "Knn") -> None:
+    def __init__(self, run: "KnnRun") -> None:
         self.run, self.train, self.features = run, run.train, run.train_features
         self._banks: dict[int, Bank] = {}  # by seed; the same for all layers
 
@@ -48,7 +49,7 @@ class Memory:
         if cell.seed not in self._banks:
             self._banks[cell.seed] = self._bank(cell.seed)
         bank = self._banks[cell.seed]
-        if bank.whole and len(self.run.asked.seeds) > 1:
+        if bank.whole and len(self.run.settings.seeds) > 1:
             log.warning("the bank holds every labelled patch, whatever the seed: one is enough")
         needed = cell.storage.bytes(len(bank), self.run.width(cell))
         log.info(
@@ -67,7 +68,7 @@ class Memory:
         return Remembered(bank, index, {**facts, "class_percent": {c: 100 * s for c, s in shares}})
 
     def _bank(self, seed: int) -> Bank:
-        shares = shares_of(self.run.asked.memory, len(self.train), seed)
+        shares = even_shares(self.run.settings.memory, len(self.train), seed)
         work = partial(self._patches, seed=seed, shares=shares)
         images = range(len(self.train))
         bank = joined(list(in_parallel(work, images, "choosing patches of train")))
@@ -87,7 +88,7 @@ class Memory:
             return vectors.Flat(pieces, len(bank), width, cell.storage.numbers, self.run.gpus)
         return vectors.Lists(
             pieces, len(bank), width, probes=self._probes(cell), seed=cell.seed,
-            k=max(self.run.asked.ks), usual_k=K, quantised=cell.storage.numbers == "pq",
+            k=max(self.run.settings.k), usual_k=K, quantised=cell.storage.numbers == "pq",
             on_gpus=self.run.gpus,
         )  # fmt: skip
 

@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 
 from skipbench.evaluations.prefetch import ahead
 from skipbench.evaluations.segmentation.class_map import class_map
+from skipbench.evaluations.segmentation.linear import TokensAndMasks, normalised
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.metrics.segmentation import class_counts
 
@@ -41,22 +42,6 @@ class Index(Interface):
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """(queries, k) similarities, falling, and numbers; -inf and -1 where there is none."""
         ...
-
-
-class Images(Interface):
-    def grid(self, image: int) -> Grid: ...
-
-    def tokens(self, image: int) -> np.ndarray: ...
-
-    def mask(self, image: int) -> np.ndarray: ...
-
-
-def normalised(tokens: np.ndarray) -> np.ndarray:
-    """(n, channels) float32 of length 1; zeros stay zeros."""
-    tokens = tokens.astype(np.float32)
-    length = np.sqrt(np.einsum("ij,ij->i", tokens, tokens, dtype=np.float64))
-    tokens /= np.maximum(length, 1e-12)[:, None].astype(np.float32)
-    return tokens
 
 
 def vote(near: np.ndarray, number: np.ndarray, labels: csr_array, how: Vote) -> np.ndarray:
@@ -107,7 +92,7 @@ def segment(maps: torch.Tensor, grid: Grid, size_hw: tuple[int, int]) -> np.ndar
 
 
 def score(
-    images: Images,
+    images: TokensAndMasks,
     numbers: Sequence[int],
     index: Index,
     labels: csr_array,

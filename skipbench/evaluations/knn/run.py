@@ -5,11 +5,11 @@ of every validation token (one search for all k and temperatures) → scores →
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,37 +20,24 @@ from skipbench.evaluations.data import check_masks
 from skipbench.evaluations.knn import method as evaluation
 from skipbench.evaluations.knn import record as written
 from skipbench.evaluations.knn.memory import Memory, Remembered
-from skipbench.evaluations.knn.method import Vote, Votes, normalised
-from skipbench.evaluations.knn.settings import (
-    BANK_LIMIT,
-    MEMORY,
-    TEMPERATURE,
-    K,
-    Storage,
-    choose_storage,
-)
+from skipbench.evaluations.knn.method import Vote, Votes
+from skipbench.evaluations.knn.settings import KnnSettings
+from skipbench.evaluations.knn.storage import Storage, choose_storage
 from skipbench.evaluations.resume import Arrays, Chunks, in_chunks
-from skipbench.evaluations.run import AskedOfFeatures, Cell, FeatureRun, memory_is_short_at
+from skipbench.evaluations.run import Arrays as RecordArrays
+from skipbench.evaluations.run import Cell, FeatureRun, Need
 from skipbench.evaluations.segmentation.images import Split
+from skipbench.evaluations.segmentation.linear import normalised
 from skipbench.evaluations.segmentation.scores import figures
-from skipbench.files import cache_folder, ensure_writable
-from skipbench.pipeline import Inspection, say_what_is_adapted
+from skipbench.files import cache_folder
+from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.records import Result
-from skipbench.results.store import read_arrays, result_id, write_result
+from skipbench.results.store import read_arrays, result_id
+
+if TYPE_CHECKING:
+    from skipbench.evaluations.estimate import Estimate
 
 log = logging.getLogger("skipbench")
-
-ADVICE = "Give a smaller --memory or --bank-limit, or fewer --layers"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked(AskedOfFeatures):
-    ks: tuple[int, ...] = (K,)
-    temperatures: tuple[float, ...] = (TEMPERATURE,)
-    memory: int = MEMORY  # tokens
-    index: str = "auto"
-    bank_limit: int = BANK_LIMIT  # bytes
-    size: str = "512"
 
 
 @dataclass(frozen=True)
@@ -59,29 +46,34 @@ class KnnCell(Cell):
     storage: Storage
 
 
-class Knn(FeatureRun):
-    """The whole run. Cells of the same layers and seed share a bank and its search."""
+class KnnRun(FeatureRun):
+    """Cells of the same layers and seed share a bank and its search."""
 
-    asked: Asked
+    settings: KnnSettings
     stages = ("bank", "searching")
+    stage = "nearest-neighbour search"
+    advice = "Use a smaller --memory or --bank-limit, or fewer --layers"
     cells: list[KnnCell]
 
-    def __init__(self, inspection: Inspection, train: Dataset, val: Dataset, asked: Asked) -> None:
-        super().__init__(inspection, asked, asked.size)
+    def __init__(
+        self, inspection: Inspection, train: Dataset, val: Dataset, settings: KnnSettings
+    ) -> None:
+        super().__init__(inspection, settings, settings.size)
         self.train, self.val = train, val
         self.train_facts, self.val_facts = train.facts(), val.facts()
-        self.gpus = vectors.gpus(self.backbone.device)  # faiss broken or missing: said here
+        self.gpus = vectors.gpus(self.backbone.device)
         self.cells = [
             self._cell(blocks, text, seed, vote)
             for blocks, text in self.layers.items()
-            for seed in asked.seeds
-            for vote in [Vote(k, t) for k in asked.ks for t in asked.temperatures]
+            for seed in settings.seeds
+            for vote in [Vote(k, t) for k in settings.k for t in settings.temperature]
         ]
+        self._remembered: tuple[object, Remembered] | None = None
 
     def _cell(self, blocks: tuple[int, ...], layers: str, seed: int, vote: Vote) -> KnnCell:
         storage = choose_storage(
-            self.asked.index, self.most_tokens, self.backbone.facts.width * len(blocks),
-            self.asked.bank_limit, self.gpus,
+            self.settings.index, self.most_tokens, self.backbone.facts.width * len(blocks),
+            self.settings.bank_limit, self.gpus,
         )  # fmt: skip
         determines = written.determines(self, blocks, seed, vote, storage)
         identity = result_id("knn", self.val.name, determines)
@@ -90,65 +82,59 @@ class Knn(FeatureRun):
     @cached_property
     def most_tokens(self) -> int:
         """Of the bank."""
-        return self.tokens_of(self.train.items, self.asked.memory)
+        return self.tokens_of(self.train.items, self.settings.memory)
 
-    def named(self, cell: KnnCell) -> str:
-        return f"{super().named(cell)}, k {cell.vote.k}, temperature {cell.vote.temperature:g}"
+    def describe(self, cell: KnnCell) -> str:
+        return f"{super().describe(cell)}, k {cell.vote.k}, temperature {cell.vote.temperature:g}"
 
-    def run(self) -> list[Result]:
-        ensure_writable(self.asked.out)
-        results = self.done_before()
-        todo = [cell for cell in self.cells if cell.id not in results]
-        drawn = self.drawn()
-        if todo:
-            check_masks(self.train, self.val)
-            self._say_what_matters()
-        if todo or drawn:
-            with ExitStack() as stack:
-                self.look(stack, [*todo, *drawn])
-                for _, group in groupby(self.cells, lambda cell: (cell.blocks, cell.seed)):
-                    self._together(list(group), todo, drawn, results)
-        return [results[cell.id] for cell in self.cells]
+    def groups(self) -> Iterator[list[KnnCell]]:
+        yield from self.grouped_by(lambda cell: (cell.blocks, cell.seed))
 
-    def _say_what_matters(self) -> None:
-        if self.asked.memory < len(self.train):
+    def check_data(self) -> None:
+        check_masks(self.train, self.val)
+        if self.settings.memory < len(self.train):
             log.warning(
-                "--memory %d: fewer tokens than training images; some give none", self.asked.memory
+                "--memory %d: fewer tokens than training images; some contribute none",
+                self.settings.memory,
             )
-        if max(self.asked.ks) > self.most_tokens:
-            log.warning("k %d is more than the bank has: all of it votes", max(self.asked.ks))
+        if max(self.settings.k) > self.most_tokens:
+            log.warning("k %d exceeds the bank: all of it votes", max(self.settings.k))
 
-    def look(self, stack: ExitStack, cells: Sequence[Cell]) -> None:
-        spec = self.spec(cells)
-        say_what_is_adapted(self.backbone, spec)
+    def open_features(
+        self, stack: ExitStack, todo: Sequence[KnnCell], drawn: Sequence[KnnCell]
+    ) -> None:
+        spec = self.spec([*todo, *drawn])
+        log_adaptation(self.backbone, spec)
         self.train_features = stack.enter_context(self.features(self.train.items, spec, "train"))
         self.val_features = stack.enter_context(self.features(self.val.items, spec, "val"))
         self.memory = Memory(self)
 
-    def _together(
-        self,
-        group: list[KnnCell],
-        todo: Sequence[Cell],
-        drawn: Sequence[Cell],
-        results: dict[str, Result],
-    ) -> None:
-        """Cells of one bank."""
-        scored = [cell for cell in group if cell in todo]
-        shown = [cell for cell in group if cell in drawn]
-        if not scored and not shown:
-            return
-        with memory_is_short_at(group[0].layers, "seeking neighbours", ADVICE):
-            self.before = dict(self.seconds)
+    def needs(self) -> list[Need]:
+        wanted = [*self.missing(), *self.drawn()]
+        splits = {"train": self.train.items, "val": self.val.items}
+        return self.needs_of(wanted, splits, cache(lambda: check_masks(self.train, self.val)))
+
+    def estimate(self, cells: Sequence[KnnCell]) -> "Estimate":
+        from skipbench.evaluations.knn.estimate import estimate
+
+        return estimate(self, cells)
+
+    def _memory_of(self, cell: KnnCell) -> Remembered:
+        """The bank that the cells of one group share; one at a time is kept."""
+        key = cell.blocks, cell.seed
+        if self._remembered is None or self._remembered[0] != key:
+            self._remembered = None  # before the next one is there
             with self.timed("bank"):
-                memory = self.memory.remember(group[0])
-            if scored:
-                results |= self._score(scored, memory)
-            for cell in shown:
-                self._draw(results[cell.id], cell, memory)
+                self._remembered = key, self.memory.remember(cell)
+        return self._remembered[1]
 
     # -- scores
 
-    def _score(self, cells: Sequence[KnnCell], memory: Remembered) -> dict[str, Result]:
+    def compute(self, cells: Sequence[KnnCell]) -> Iterator[tuple[KnnCell, Result, RecordArrays]]:
+        if not cells:
+            return
+        before = dict(self.seconds)
+        memory = self._memory_of(cells[0])
         by_id = {cell.id: cell for cell in cells}
         chunks = {cell.id: self._chunks(cell) for cell in cells}
         split = self.split(cells[0])
@@ -165,13 +151,10 @@ class Knn(FeatureRun):
                 )
                 return {name: {"counts": found[:, i]} for i, name in enumerate(names)}
 
-            parts = in_chunks(chunks, len(self.val), work, advance, self.asked.force)
-        made = {}
+            parts = in_chunks(chunks, len(self.val), work, advance, self.settings.force)
         for name, kept in parts.items():
             counts = np.concatenate([part["counts"] for part in kept])
-            made[name] = self._record(by_id[name], counts, memory)
-            self.tidy(by_id[name])
-        return made
+            yield by_id[name], self._record(by_id[name], counts, memory, before), {"counts": counts}
 
     def tidy(self, cell: Cell) -> None:
         self._chunks(cell).forget()
@@ -179,24 +162,26 @@ class Knn(FeatureRun):
     def split(self, cell: Cell) -> Split:
         return Split(self.val_features, self.val, self.columns(cell), None)
 
-    def _record(self, cell: KnnCell, counts: np.ndarray, memory: Remembered) -> Result:
+    def _record(
+        self, cell: KnnCell, counts: np.ndarray, memory: Remembered, before: Mapping[str, float]
+    ) -> Result:
         index, bank = memory.index, memory.facts
         if isinstance(index, vectors.Lists):
             bank = {**bank, "recall": index.recall(cell.vote.k)}
         metrics = {**figures(counts, self.val.classes), "bank": bank}
-        result = written.record(self, cell, metrics, self.seconds_since(self.before))
-        write_result(self.asked.out, result, {"counts": counts})
-        return result
+        return written.record(self, cell, metrics, self.seconds_since(before))
 
     def _chunks(self, cell: Cell) -> Chunks:
-        keeping = self.asked.keeping
-        return Chunks(None if keeping.in_memory else cache_folder(keeping.cache) / "knn" / cell.id)
+        settings = self.settings
+        folder = None if settings.in_memory else cache_folder(settings.cache) / "knn" / cell.id
+        return Chunks(folder)
 
     # -- pictures
 
-    def _draw(self, result: Result, cell: KnnCell, memory: Remembered) -> None:
+    def draw(self, cell: KnnCell, result: Result) -> None:
         from skipbench.evaluations.pictures import Drawing, draw_record
 
+        memory = self._memory_of(cell)
         split, labels = self.split(cell), memory.bank.labels
 
         def predict(
@@ -207,7 +192,7 @@ class Knn(FeatureRun):
             maps = found.maps(slice(None), grid.size_hw)
             return evaluation.segment(maps, grid, size_hw)[0], {}
 
-        counts = read_arrays(self.asked.out / f"{result.id}.npz")["counts"]
+        counts = read_arrays(self.settings.out / f"{result.id}.npz")["counts"]
         drawing = Drawing(self.val, self.val, predict, counts)
         how = f"{cell.layers}, {cell.vote.k} neighbours at {cell.vote.temperature:g}"
-        draw_record(self.asked.out / result.id, drawing, self.asked.pictures, result, how)
+        draw_record(self.settings.out / result.id, drawing, self.settings.pictures, result, how)

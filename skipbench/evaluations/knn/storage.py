@@ -24,9 +24,7 @@ class Storage:
         return f"{'searched whole' if self.index == 'flat' else 'in lists (ivf)'}, {kept}"
 
 
-def choose_storage(
-    index: str, tokens: int, width: int, limit_bytes: int, gpus: int = 0
-) -> Storage:
+def choose_storage(index: str, tokens: int, width: int, limit_bytes: int, gpus: int = 0) -> Storage:
     """The most exact way that keeps to the limit. auto: whole, where that does not take long."""
     whole = gpus > 0 or tokens <= FLAT_ON_CPU
     ways: list[Storage] = []

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,39 +10,15 @@ import numpy as np
 from skipbench.backbones.vit import Backbone
 from skipbench.datasets import Dataset, Item
 from skipbench.evaluations.pca.method import Components, Moments, principal
-from skipbench.evaluations.pca.settings import COMPONENTS, SIZE, Background, Fit, Upsample
-from skipbench.evaluations.segmentation.images import Keeping, grid_of
+from skipbench.evaluations.pca.settings import PcaSettings
+from skipbench.evaluations.segmentation.images import grid_of
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.features.held import Features
 from skipbench.features.layers import parse_layers
 from skipbench.images import Picture, parse_size, resize_mask, target_hw
 from skipbench.metrics.coherence import majority
-from skipbench.pipeline import Inspection, say_what_is_adapted
-from skipbench.records import FeatureSpec, Size, StoreDtype
-
-
-@dataclass(frozen=True)
-class Asked:
-    """All that the pictures depend on, but for the checkpoints and the images."""
-
-    layers: str = "last"
-    feature: str = "tokens_norm"
-    fit: Fit = "image"
-    components: int = COMPONENTS
-    upsample: Upsample = "nearest"
-    background: Background = "keep"
-    align: bool = True
-    size: str = SIZE
-    precision: str = "auto"
-    store_dtype: StoreDtype = "fp32"
-    keeping: Keeping = field(default_factory=Keeping)
-    out: Path = Path("pca")
-
-    @property
-    def fitted_to(self) -> list[str]:
-        """In words."""
-        found = ["fitted to each image" if self.fit == "image" else "fitted to all images"]
-        return [*found, "foreground alone"] if self.background == "mask" else found
+from skipbench.pipeline import Inspection, log_adaptation
+from skipbench.records import FeatureSpec, Size
 
 
 @dataclass(frozen=True)
@@ -98,17 +73,17 @@ class Model:
         self,
         inspection: Inspection,
         data: Dataset,
-        asked: Asked,
+        settings: PcaSettings,
         title: str,
         call: Mapping[str, Any],
     ) -> None:
-        """title: above its pictures; call: as it was asked for, for the record."""
-        self.inspection, self.data, self.asked = inspection, data, asked
+        """title: above its pictures; call: for the record."""
+        self.inspection, self.data, self.settings = inspection, data, settings
         self.title, self.call = title, call
-        self.backbone: Backbone = inspection.backbone(asked.precision)
-        self.blocks = parse_layers(asked.layers, self.backbone.depth)
-        self.pictures, size = fitted(data, parse_size(asked.size), self.patch)
-        self.spec = FeatureSpec(self.blocks, (asked.feature,), size, asked.store_dtype)
+        self.backbone: Backbone = inspection.backbone(settings.precision)
+        self.blocks = parse_layers(settings.layers, self.backbone.depth)
+        self.pictures, size = fitted(data, parse_size(settings.size), self.patch)
+        self.spec = FeatureSpec(self.blocks, (settings.feature,), size, settings.store_dtype)
         self.features: Features
         self.seconds = {"features": 0.0, "fitting": 0.0, "drawing": 0.0}
         self._last: tuple[tuple[int, int], np.ndarray] | None = None
@@ -123,10 +98,10 @@ class Model:
 
     def look(self) -> Features:
         """The one pass over the images."""
-        say_what_is_adapted(self.backbone, self.spec)
+        log_adaptation(self.backbone, self.spec)
         started = time.monotonic()
-        label, keeping = f"features of {self.name}", self.asked.keeping
-        self.features = keeping.features(self.backbone, self.pictures, self.spec, label)
+        label, source = f"features of {self.name}", self.settings.source
+        self.features = source.features(self.backbone, self.pictures, self.spec, label)
         self.seconds["features"] = time.monotonic() - started
         return self.features
 
@@ -166,12 +141,12 @@ class Model:
             if not self.is_flat(image, place):
                 tokens = self.tokens(image, place)
                 moments.add(tokens if where.all() else tokens[where.ravel()])
-        return principal(moments, self.asked.components)
+        return principal(moments, self.settings.components)
 
     def scores(self, place: int, image: int, components: Components) -> np.ndarray:
         """(height, width, components) float32; zeros of a flat image."""
         grid_hw = self.features.plan.grid_hw(image)
         if self.is_flat(image, place):
-            return np.zeros((*grid_hw, self.asked.components), np.float32)
+            return np.zeros((*grid_hw, self.settings.components), np.float32)
         scores = components.scores(self.tokens(image, place)).astype(np.float32)
         return scores.reshape(*grid_hw, -1)

@@ -74,7 +74,7 @@ class Folder:
         self.run, self.out = run, run.folder
         self.images = file_names(run.data.names)
         for folder in run.folders:
-            for first in range(3, run.asked.components, 3):
+            for first in range(3, run.settings.components, 3):
                 ensure_writable(folder / self._further(first))
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="draw")
         self._waiting: deque[Future[None]] = deque()
@@ -94,7 +94,7 @@ class Folder:
 
     def _further(self, first: int) -> str:
         """Where pictures of these components go; nowhere else, if they are the first three."""
-        last = min(first + 3, self.run.asked.components)
+        last = min(first + 3, self.run.settings.components)
         return f"components{first + 1}-{last}" if first else ""
 
     def draw(
@@ -122,7 +122,7 @@ class Folder:
 
     def _save(self, shares: np.ndarray, model: "Model", image: int, path: Path) -> None:
         size_hw = self.run.data[image].size_hw()
-        drawn = resampled(shares, model.grid(image), size_hw, self.run.asked.upsample)
+        drawn = resampled(shares, model.grid(image), size_hw, self.run.settings.upsample)
         save(Image.fromarray((255 * drawn).round().astype(np.uint8)), path)
 
     def finish(self) -> None:
@@ -167,13 +167,13 @@ class Folder:
 
     def _note(self, columns: Sequence[tuple[int, int]]) -> str:
         """How the pictures were made, and how much of the variance they show."""
-        asked, models = self.run.asked, self.run.models
-        shown = min(asked.components, 3)
+        settings, models = self.run.settings, self.run.models
+        shown = min(settings.components, 3)
         what = "the first component" if shown == 1 else f"the first {shown} components"
-        words = [f"{what} of {asked.feature}"]
+        words = [f"{what} of {settings.feature}"]
         blocks = {models[number].blocks[place] for number, place in columns}
         words[0] += f" of block {blocks.pop()}" if len(blocks) == 1 else ""
-        words += asked.fitted_to
+        words += settings.fit_words
         figures = [(self.run.figures[number], place) for number, place in columns]
         if not all(np.isnan(one.agreement[:, place]).all() for one, place in figures):
             words.append(f"colours turned onto those of {models[0].title}")
@@ -182,7 +182,7 @@ class Folder:
         return f"{', '.join(words)}; % of the variance: {', '.join(told)}"
 
     def draw_tiles(self, number: int) -> None:
-        folder = self.run.asked.out / self.run.ids[number] / "tiles"
+        folder = self.run.settings.out / self.run.ids[number] / "tiles"
         place = len(self.run.models[number].blocks) - 1
         ensure_writable(folder)
         tiles = []

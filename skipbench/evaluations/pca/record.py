@@ -6,22 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skipbench.evaluations.pca import EVALUATION
 from skipbench.evaluations.pca.method import HIGH, LOW
-from skipbench.evaluations.record import checkpoint_part, environment_part, timing_part
+from skipbench.evaluations.pca.settings import PcaSettings
+from skipbench.evaluations.record import (
+    changes_from,
+    checkpoint_part,
+    environment_part,
+    timing_part,
+)
 from skipbench.features.store import model_part
 from skipbench.images import parse_size, size_name
 from skipbench.metrics.intervals import METHOD, RESAMPLES, resample_weights
 from skipbench.metrics.means import counts_of, mean_percent
 from skipbench.plates import Curve, Panel
 from skipbench.records import Result
-from skipbench.results.store import plain_result, result_id, write_result
+from skipbench.results.store import plain_result, result_id
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.pca.model import Asked
     from skipbench.evaluations.pca.run import PcaRun
-
-# Enters the id of every record: raise it when a change of the code moves the numbers.
-VERSION = 1
 
 COLUMNS = (
     "block", "explained", "effective_rank", "total_variation", "colour_variation", "coherence",
@@ -48,33 +51,33 @@ class Figures:
         self.pixels = np.full(images, np.nan)  # as `between`, of the image's own colours
 
 
-def protocol_part(asked: "Asked") -> dict[str, Any]:
-    """What figures depend on; upsampling and alignment change nothing but the pictures."""
+def protocol_part(settings: PcaSettings) -> dict[str, Any]:
+    """What the numbers depend on; upsampling and alignment only change the pictures."""
     return {
         "name": "paper",
-        "fit": asked.fit,
-        "components": asked.components,
-        "background": asked.background,
-        "feature": asked.feature,
-        "size": size_name(parse_size(asked.size)),
+        "fit": settings.fit,
+        "components": settings.components,
+        "background": settings.background,
+        "feature": settings.feature,
+        "size": size_name(parse_size(settings.size)),
     }
 
 
-def changes(asked: "Asked") -> dict[str, Any]:
-    """The settings that are not the protocol's: [its own, this]."""
-    usual = protocol_part(type(asked)())
-    return {k: [usual[k], v] for k, v in protocol_part(asked).items() if usual[k] != v}
+def changes(settings: PcaSettings) -> dict[str, Any]:
+    """Settings that differ from the protocol's: [its own, this]."""
+    usual = PcaSettings(ckpts=("",), images=("",))
+    return changes_from(protocol_part(usual), protocol_part(settings))
 
 
 def identity(run: "PcaRun", number: int) -> str:
     model = run.models[number]
     determines = {
-        "version": VERSION,
+        "version": EVALUATION.version,
         "model": model_part(model.backbone),
-        "features": [list(model.blocks), run.asked.feature, run.asked.store_dtype],
+        "features": [list(model.blocks), run.settings.feature, run.settings.store_dtype],
         "dataset": run.facts.fingerprint,
         "segments": run.segments_mark,
-        "protocol": protocol_part(run.asked),
+        "protocol": protocol_part(run.settings),
     }
     return result_id("pca", run.data.name, determines)
 
@@ -141,8 +144,8 @@ def pixels(figures: Figures) -> float | None:
     return _percent(_mean(figures.pixels))
 
 
-def write(run: "PcaRun", number: int) -> Result:
-    """The record of one checkpoint; its headline is about the deepest block."""
+def record(run: "PcaRun", number: int) -> tuple[Result, dict[str, np.ndarray]]:
+    """Of one checkpoint, with its arrays; the headline is about the deepest block."""
     model, figures = run.models[number], run.figures[number]
     result = plain_result(
         id=run.ids[number],
@@ -151,16 +154,16 @@ def write(run: "PcaRun", number: int) -> Result:
         training=None,
         checkpoint=checkpoint_part(model.inspection, model.backbone),
         features={
-            "layers": run.asked.layers,
+            "layers": run.settings.layers,
             "blocks": model.blocks,
-            "tensor": run.asked.feature,
-            "size": size_name(parse_size(run.asked.size)),
+            "tensor": run.settings.feature,
+            "size": size_name(parse_size(run.settings.size)),
             "precision": model.backbone.precision,
-            "store_dtype": run.asked.store_dtype,
+            "store_dtype": run.settings.store_dtype,
         },
         protocol={
-            **protocol_part(run.asked),
-            "changes": changes(run.asked),
+            **protocol_part(run.settings),
+            "changes": changes(run.settings),
             "range": f"percentiles {LOW} to {HIGH}",
             "interval": f"95 %, bootstrap over images, {RESAMPLES:,} resamples, {METHOD}",
         },
@@ -168,8 +171,7 @@ def write(run: "PcaRun", number: int) -> Result:
         environment={**environment_part(model.backbone), "call": dict(model.call)},
         timing=timing_part(model.seconds, len(run.data), model.features.computed),
     )
-    write_result(run.asked.out, result, arrays(figures))
-    return result
+    return result, arrays(figures)
 
 
 def arrays(figures: Figures) -> dict[str, np.ndarray]:
@@ -193,7 +195,7 @@ def arrays(figures: Figures) -> dict[str, np.ndarray]:
 
 def table(run: "PcaRun") -> Iterator[list[Any]]:
     """For a spreadsheet."""
-    components = [f"component_{i + 1}" for i in range(run.asked.components)]
+    components = [f"component_{i + 1}" for i in range(run.settings.components)]
     yield ["checkpoint", "residual", *COLUMNS, *ENDS, *components]
     for number, model in enumerate(run.models):
         for row in run.rows[number]:

@@ -10,11 +10,12 @@ numbers for each token.
 import hashlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,13 +26,19 @@ from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
 from skipbench.evaluations.pca import record as written
 from skipbench.evaluations.pca.method import Components, foreground, resampled, rotation_onto
-from skipbench.evaluations.pca.model import Asked, Model, Painted
+from skipbench.evaluations.pca.model import Model, Painted
 from skipbench.evaluations.pca.pictures import Folder, claim, folder_names
 from skipbench.evaluations.pca.record import Figures
+from skipbench.evaluations.pca.settings import PcaSettings
 from skipbench.evaluations.pictures import keep_originals
+from skipbench.evaluations.run import Arrays, Cell, Need, Run
+from skipbench.files import unlike
 from skipbench.metrics.coherence import between_share, effective_rank, total_variation
 from skipbench.pipeline import Inspection
 from skipbench.records import Result
+
+if TYPE_CHECKING:
+    from skipbench.evaluations.estimate import Estimate
 
 log = logging.getLogger("skipbench")
 
@@ -39,30 +46,33 @@ log = logging.getLogger("skipbench")
 COARSE = 8 * 2.0**-11
 
 
-class PcaRun:
-    """The whole run. The first checkpoint is the one whose colours the others take."""
+class PcaRun(Run):
+    """A cell is one checkpoint; the colours of the others are aligned to the first one's."""
+
+    settings: PcaSettings
+    always = True  # pictures are drawn whenever they are asked for
+    stage, advice = "fitting components", "Use a smaller --size, or fewer --layers"
 
     def __init__(
-        self,
-        inspections: Sequence[Inspection],
-        data: Dataset,
-        asked: Asked,
-        titles: Sequence[str],
-        calls: Sequence[Mapping[str, Any]],
-        apart: bool = False,
+        self, inspections: Sequence[Inspection], data: Dataset, settings: PcaSettings
     ) -> None:
-        self.data, self.asked = data, asked
+        self.data, self.settings = data, settings
+        titles = titles_of(settings, inspections)
         self.models = [
-            Model(inspection, data, asked, title, call)
-            for inspection, title, call in zip(inspections, titles, calls, strict=True)
+            Model(inspection, data, settings, title, settings.call_of(number))
+            for number, (inspection, title) in enumerate(zip(inspections, titles, strict=True))
         ]
         self.facts = data.facts()
         self.figures = [
-            Figures(len(model.blocks), len(data), asked.components) for model in self.models
+            Figures(len(model.blocks), len(data), settings.components) for model in self.models
         ]
         self._segments: dict[tuple[int, int], np.ndarray] = {}  # by patch and image
-        self.ids = [written.identity(self, number) for number in range(len(self.models))]
-        self.folder = asked.out / self.ids[0] if apart else asked.out
+        self.cells = [
+            Cell(written.identity(self, number), settings.layers, model.blocks, 0)
+            for number, model in enumerate(self.models)
+        ]
+        self.ids = [cell.id for cell in self.cells]
+        self.folder = settings.out / self.ids[0] if settings.own_folder else settings.out
         self.folders = [self.folder / name for name in folder_names(titles)]
         self._check()
 
@@ -71,40 +81,55 @@ class PcaRun:
             if identity in self.ids[:place]:
                 raise UsageError(f"{self.models[place].name} is given twice: one column is enough")
         for model in self.models:
-            if self.asked.components > model.backbone.facts.width:
+            if self.settings.components > model.backbone.facts.width:
                 raise UsageError(
-                    f"--components {self.asked.components}: tokens of {model.name} have "
+                    f"--components {self.settings.components}: tokens of {model.name} have "
                     f"{model.backbone.facts.width} numbers"
                 )
         keep_originals(self.data, [self.folder, *self.folders])
 
     @property
-    def backbone(self) -> Backbone:
+    def backbone(self) -> Backbone:  # type: ignore[override]
         """Of the first checkpoint; in a suite there is no other."""
         return self.models[0].backbone
 
-    def run(self) -> list[Result]:
+    def groups(self) -> Iterator[list[Cell]]:
+        yield self.cells
+
+    def open_features(self, stack: ExitStack, todo: Sequence[Cell], drawn: Sequence[Cell]) -> None:
         claim(self.folder, self.folders)
-        with ExitStack() as open_now:
-            for model in self.models:
-                open_now.enter_context(model.look())
-            folder = open_now.enter_context(Folder(self))
+        for model in self.models:
+            stack.enter_context(model.look())
+
+    def compute(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Result, Arrays]]:
+        """Pictures are drawn block by block as components are fitted; records come last."""
+        with Folder(self) as folder:
             self._paint(folder)
             folder.finish()
-            self._say_what_matters()
-            return [self._written(number, folder) for number in range(len(self.models))]
+            self._log_remarks()
+            for number, cell in enumerate(cells):
+                folder.draw_tiles(number)
+                yield cell, *written.record(self, number)
+
+    def needs(self) -> list[Need]:
+        model, source = self.models[0], self.settings.source
+        if source.in_memory:
+            return []
+        what = self.data.split
+        return [Need(model.backbone, model.pictures, model.spec, source, what, lambda: None)]
+
+    def estimate(self, cells: Sequence[Cell]) -> "Estimate":
+        from skipbench.evaluations.pca.estimate import estimate
+
+        return estimate(self)
 
     @cached_property
     def rows(self) -> list[list[dict[str, Any]]]:
         """By model and block, once all is painted."""
         return [written.rows(self, number) for number in range(len(self.models))]
 
-    def _written(self, number: int, folder: Folder) -> Result:
-        folder.draw_tiles(number)
-        return written.write(self, number)
-
-    def _say_what_matters(self) -> None:
-        if self.asked.store_dtype == "fp32":
+    def _log_remarks(self) -> None:
+        if self.settings.store_dtype == "fp32":
             return
         for model, figures in zip(self.models, self.figures, strict=True):
             if coarse := int((figures.deviation < COARSE).sum()):
@@ -119,21 +144,21 @@ class PcaRun:
         total = sum(len(model.blocks) for model in self.models) * len(self.data)
         with progress("components", total, "pictures") as advance:
             for place in range(len(first.blocks)):
-                for group in self.groups():
+                for group in self.fitted_together():
                     reference = self.fitted(0, place, group)
                     folder.draw(0, place, group, reference)
                     advance(len(group))
                     for number, its in self._followers(place):
                         painted = self.fitted(number, its, group)
-                        if self.asked.align:
+                        if self.settings.align:
                             painted = self._aligned(reference, painted, number, its, group)
                         folder.draw(number, its, group, painted)
                         advance(len(group))
 
-    def groups(self) -> Iterator[Sequence[int]]:
+    def fitted_together(self) -> Iterator[Sequence[int]]:
         """The images that are fitted together."""
         images = range(len(self.data))
-        yield from ([image] for image in images) if self.asked.fit == "image" else [images]
+        yield from ([image] for image in images) if self.settings.fit == "image" else [images]
 
     def _followers(self, place: int) -> Iterator[tuple[int, int]]:
         """Model and place of the blocks whose colours follow this block of the first model: the
@@ -153,7 +178,7 @@ class PcaRun:
         flat = [model.is_flat(image, place) for image in group]
         shown = [np.ones(model.features.plan.grid_hw(image), bool) for image in group]
         components = model.components(place, group, shown)
-        if self.asked.background == "mask":
+        if self.settings.background == "mask":
             firsts = [model.scores(place, image, components)[..., 0] for image in group]
             objects = foreground(firsts)
             shown = [all_ if f else o for all_, o, f in zip(shown, objects, flat, strict=True)]
@@ -247,3 +272,19 @@ class PcaRun:
         shown = resampled(painted.shown, grid, at.size_hw, "nearest", at.extent_hw)
         both = reference.shown & shown
         return reference.scores[both], scores[both]
+
+
+def titles_of(settings: PcaSettings, inspections: Sequence[Inspection]) -> list[str]:
+    """Above the pictures: the name the user gave, or file name and variant; with the folder, if
+    two would otherwise be the same."""
+    if settings.names:
+        return list(settings.names)
+    variants = [one.choice.residual if one.choice else "" for one in inspections]
+    files = [one.checkpoint.facts.name for one in inspections]
+    plain = list(zip(files, variants, strict=True))
+    titles = []
+    for path, (file, variant) in zip(settings.ckpts, plain, strict=True):
+        same = plain.count((file, variant)) > 1
+        folder = f"{Path(path).resolve().parent.name}/" if same else ""
+        titles.append(f"{folder}{file} ({variant})")
+    return unlike(titles, form="{} ({})")

@@ -31,9 +31,7 @@ class Probe(Evaluation):
     def open_data(self, settings: ProbeSettings) -> "list[Dataset]":
         from skipbench.evaluations.data import open_splits
 
-        return list(
-            open_splits(settings.dataset, settings.resolved, **settings.of_training_data())
-        )
+        return list(open_splits(settings.dataset, settings.resolved, **settings.of_training_data()))
 
     def open(
         self,

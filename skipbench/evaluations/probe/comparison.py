@@ -8,8 +8,9 @@ from typing import Any
 
 from skipbench.datasets import Dataset
 from skipbench.errors import UsageError
+from skipbench.evaluations.again import open_again
 from skipbench.evaluations.pictures import Drawing
-from skipbench.evaluations.probe.calls import probe_again
+from skipbench.evaluations.probe.run import ProbeRun
 from skipbench.files import ensure_writable
 from skipbench.pictures import Cell, legend_of, save, sheet
 from skipbench.results.compare import Move, Paired
@@ -71,9 +72,8 @@ def _drawing(
 ) -> Drawing:
     """The record's head, and features of these images alone."""
     result = stored.result
-    probe = probe_again(
-        result, ckpt=ckpt, seeds=[result.protocol["seed"]], in_memory=True, **places
-    )
+    probe = open_again(result, ckpt=ckpt, seeds=[result.protocol["seed"]], in_memory=True, **places)
+    assert isinstance(probe, ProbeRun)
     cell = probe.cells[0]
     val: Dataset = probe.val
     place = {name: i for i, name in enumerate(val.names)}

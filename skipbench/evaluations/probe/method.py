@@ -7,29 +7,27 @@ themselves, as papers do, and on training images held out from a second set of h
 an honest reader wants to know.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from typing import Protocol as Interface
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.errors import NumbersError
 from skipbench.evaluations.prefetch import ahead
 from skipbench.evaluations.probe.heads import Heads
-from skipbench.evaluations.probe.protocols import Protocol, randomness
+from skipbench.evaluations.probe.protocols import Protocol
 from skipbench.evaluations.probe.training import Images, statistics, train
-from skipbench.evaluations.segmentation.class_map import class_map
-from skipbench.evaluations.segmentation.pixels import Grid
+from skipbench.evaluations.sampling import randomness
+from skipbench.evaluations.segmentation.linear import ImageTokens, predict
 from skipbench.evaluations.segmentation.scores import by_class, of_counts
 from skipbench.metrics.intervals import RESAMPLES, resample_weights
 from skipbench.metrics.segmentation import LEFT_OUT, class_counts, scores
 
 HELD_OUT = 0.1  # of the training images
-HEADS_AT_ONCE = 8  # whose logits are resized together
 
 
 @dataclass(frozen=True)
@@ -134,27 +132,12 @@ def _harmless(
 # -- scoring
 
 
-@dataclass(frozen=True)
-class Part:
-    """What the backbone saw at once: a whole picture, or a window of it."""
-
-    grid: Grid
-    tokens: np.ndarray  # (height × width, channels)
-    box: tuple[int, int, int, int] = (0, 0, 0, 0)  # of a window: top, left, height, width
-
-
-@dataclass(frozen=True)
-class Seen:
-    parts: Sequence[Part]
-    windows_of_hw: tuple[int, int] | None = None  # size of the picture the windows lie in
-
-
 class Scenes(Interface):
     """A split to be scored."""
 
     def __len__(self) -> int: ...
 
-    def seen(self, image: int) -> Seen: ...
+    def seen(self, image: int) -> ImageTokens: ...
 
     def mask(self, image: int) -> np.ndarray: ...
 
@@ -174,7 +157,7 @@ def score(
     numbers = range(len(scenes)) if numbers is None else numbers
     counts = np.zeros((len(numbers), len(bias) // classes, 3, classes), np.int32)
 
-    def read(image: int) -> tuple[Seen, np.ndarray]:
+    def read(image: int) -> tuple[ImageTokens, np.ndarray]:
         return scenes.seen(image), scenes.mask(image)
 
     for row, (seen, mask) in enumerate(ahead(read, numbers, most=2)):
@@ -182,49 +165,6 @@ def score(
             counts[row, head] = class_counts(prediction, mask, classes)
         advance(1)
     return counts
-
-
-def predict(
-    seen: Seen, size_hw: tuple[int, int], weight: Tensor, bias: Tensor, classes: int
-) -> Iterator[np.ndarray]:
-    """For each head, (*size_hw): the class of every pixel."""
-    at_once = HEADS_AT_ONCE if seen.windows_of_hw is None else 1
-    for start in range(0, len(bias), at_once * classes):
-        columns = slice(start, start + at_once * classes)
-        maps = [_logits(part, weight[:, columns], bias[columns], classes) for part in seen.parts]
-        if seen.windows_of_hw is None:
-            found = class_map(maps[0], size_hw, seen.parts[0].grid.extent_hw)
-        else:
-            mean = _mean_of_windows(maps, seen, seen.windows_of_hw)
-            found = class_map(mean, size_hw)
-        yield from found.cpu().numpy()
-
-
-def _logits(part: Part, weight: Tensor, bias: Tensor, classes: int) -> Tensor:
-    """(heads, classes, height, width)."""
-    tokens = torch.from_numpy(part.tokens).to(weight.device).float()
-    logits = torch.addmm(bias, tokens, weight).T
-    return logits.reshape(-1, classes, *part.grid.size_hw)
-
-
-def _mean_of_windows(maps: Sequence[Tensor], seen: Seen, picture_hw: tuple[int, int]) -> Tensor:
-    """(heads, classes, *picture_hw): each window's logits resized to its pixels, then averaged."""
-    total = maps[0].new_zeros(*maps[0].shape[:2], *picture_hw)
-    count = maps[0].new_zeros(picture_hw)
-    for logits, part in zip(maps, seen.parts, strict=True):
-        top, left, height, width = part.box
-        tokens_hw, extent_hw = part.grid.size_hw, part.grid.extent_hw
-        # Tokens may reach beyond the window (padding), and the window beyond the picture.
-        pixels_hw = [
-            round(tokens * side / extent)
-            for tokens, side, extent in zip(tokens_hw, (height, width), extent_hw, strict=True)
-        ]
-        resized = F.interpolate(logits, pixels_hw, mode="bilinear")
-        height, width = min(height, picture_hw[0] - top), min(width, picture_hw[1] - left)
-        where = slice(top, top + height), slice(left, left + width)
-        total[..., where[0], where[1]] += resized[..., :height, :width]
-        count[where] += 1
-    return total / count
 
 
 # -- what is reported

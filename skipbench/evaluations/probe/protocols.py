@@ -3,12 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from skipbench.errors import UsageError
-from skipbench.evaluations.sampling import randomness
+
+if TYPE_CHECKING:
+    import numpy as np
 
 BETAS = (0.9, 0.999)  # of AdamW
 SWEEP = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
@@ -44,8 +44,10 @@ class Course:
     def epochs(self) -> int:
         return math.ceil(self.steps / self.steps_per_epoch)
 
-    def batches(self, epoch: int) -> list[np.ndarray]:
+    def batches(self, epoch: int) -> "list[np.ndarray]":
         """The images of each step; the last epoch may be shorter."""
+        from skipbench.evaluations.sampling import randomness  # numpy
+
         order = randomness("order", self.seed, epoch).permutation(self.images)
         batches = [order[i : i + self.batch] for i in range(0, self.images, self.batch)]
         return batches[: self.steps - epoch * self.steps_per_epoch]

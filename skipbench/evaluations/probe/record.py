@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skipbench import views
+from skipbench.evaluations.probe import EVALUATION
 from skipbench.evaluations.probe.method import Trained
 from skipbench.evaluations.probe.protocols import PROTOCOLS
 from skipbench.evaluations.record import changes_from, feature_record, interval_words
@@ -13,35 +14,33 @@ from skipbench.images import parse_size, size_name
 from skipbench.records import Result
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.probe.run import Cell, Probe
+    from skipbench.evaluations.probe.run import ProbeRun
+    from skipbench.evaluations.run import Cell
 
 log = logging.getLogger("skipbench")
 
-# Enters the id of every record: raise it when a change of the code moves the numbers.
-VERSION = 1
 
-
-def determines(run: "Probe", blocks: tuple[int, ...], seed: int) -> dict[str, Any]:
+def determines(run: "ProbeRun", blocks: tuple[int, ...], seed: int) -> dict[str, Any]:
     """All that the number depends on."""
     crops = run.protocol.views != "whole" or run.protocol.window
     return {
-        "version": VERSION,
+        "version": EVALUATION.version,
         "views_version": views.VERSION if crops else None,
         **run.determined_by(blocks),
-        "training": run.train_facts.fingerprint,
+        "training": run.train_facts and run.train_facts.fingerprint,
         "dataset": run.val_facts.fingerprint,
         "protocol": protocol_part(run),
-        "select": run.asked.select,
+        "select": run.settings.select,
         "seed": seed,
     }
 
 
-def protocol_part(run: "Probe") -> dict[str, Any]:
+def protocol_part(run: "ProbeRun") -> dict[str, Any]:
     """However the size was written: "448" and "448x448" are one."""
     return {**run.protocol.facts(), "size": size_name(parse_size(run.protocol.size))}
 
 
-def changes(run: "Probe") -> dict[str, Any]:
+def changes(run: "ProbeRun") -> dict[str, Any]:
     """The settings that are not those of the protocol whose name it bears: [its own, this]."""
     usual = PROTOCOLS[run.protocol.name]
     its_own = {**usual.facts(), "size": size_name(parse_size(usual.size))}
@@ -49,7 +48,7 @@ def changes(run: "Probe") -> dict[str, Any]:
 
 
 def record(
-    run: "Probe",
+    run: "ProbeRun",
     cell: "Cell",
     trained: Trained,
     metrics: dict[str, Any],
@@ -64,7 +63,7 @@ def record(
         features=run.val_held.features,
         protocol={
             **protocol_part(run),
-            "select": run.asked.select,
+            "select": run.settings.select,
             "changes": changes(run),
             "held_out": [run.train.names[i] for i in trained.held_out],
             "interval": interval_words(),

@@ -5,11 +5,11 @@ features of training and validation images (once) → heads for all rates → sc
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import cache
 from math import isfinite
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,73 +21,71 @@ from skipbench.evaluations.data import check_masks
 from skipbench.evaluations.probe import method as evaluation
 from skipbench.evaluations.probe import record as written
 from skipbench.evaluations.probe.method import Images, Trained
-from skipbench.evaluations.probe.protocols import Protocol
-from skipbench.evaluations.run import AskedOfFeatures, Cell, FeatureRun, memory_is_short_at
+from skipbench.evaluations.probe.settings import ProbeSettings
+from skipbench.evaluations.run import Arrays, Cell, FeatureRun, Need
 from skipbench.evaluations.segmentation.images import Held, Split, Views, cut_windows
 from skipbench.evaluations.training_state import TrainingState
-from skipbench.files import cache_folder, ensure_writable
-from skipbench.pipeline import Inspection, say_what_is_adapted
+from skipbench.files import cache_folder
+from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.records import FeatureSpec, Result
-from skipbench.results.store import read_arrays, result_id, write_result
+from skipbench.results.store import read_arrays, result_id
 
 if TYPE_CHECKING:
+    from skipbench.evaluations.estimate import Estimate
     from skipbench.evaluations.pictures import Drawing
 
 log = logging.getLogger("skipbench")
 
-ADVICE = "Give fewer rates (--lr), fewer --layers, or --loss-pixels 1024"
 
+class ProbeRun(FeatureRun):
+    """A cell is one training, of all learning rates at once."""
 
-@dataclass(frozen=True, kw_only=True)
-class Asked(AskedOfFeatures):
-    protocol: Protocol
-    select: Literal["val", "holdout"] = "val"
-
-
-class Probe(FeatureRun):
-    """The whole run. A cell is one training."""
-
-    asked: Asked
+    settings: ProbeSettings
     stages = ("training", "scoring")
+    stage = "training or scoring"
+    advice = "Use fewer rates (--lr), fewer --layers, or --loss-pixels 1024"
 
-    def __init__(self, inspection: Inspection, train: Dataset, val: Dataset, asked: Asked) -> None:
-        super().__init__(inspection, asked, asked.protocol.size)
+    def __init__(
+        self, inspection: Inspection, train: Dataset, val: Dataset, settings: ProbeSettings
+    ) -> None:
+        self.protocol = settings.resolved
+        super().__init__(inspection, settings, self.protocol.size)
         self.train, self.val = train, val
-        self.protocol = asked.protocol
         self.train_facts, self.val_facts = train.facts(), val.facts()
-        self.cells = [
-            Cell(
-                result_id("probe", val.name, written.determines(self, blocks, seed)),
-                text,
-                blocks,
-                seed,
-            )
-            for blocks, text in self.layers.items()
-            for seed in asked.seeds
-        ]
+        self.cells = [self._cell(blocks, text, seed) for blocks, text in self.layers.items()
+                      for seed in settings.seeds]  # fmt: skip
 
-    def run(self) -> list[Result]:
-        ensure_writable(self.asked.out)
-        results = self.done_before()
-        todo = [cell for cell in self.cells if cell.id not in results]
-        drawn = self.cells if self.asked.pictures else []
-        if todo:
-            check_masks(self.train, self.val)
-        if todo or drawn:
-            with ExitStack() as stack:
-                self._open(stack, todo, drawn or todo)
-                for cell in todo:
-                    with memory_is_short_at(cell.layers, "training or scoring", ADVICE):
-                        results[cell.id] = self._train_and_score(cell)
-                for cell in drawn:
-                    self._draw(results[cell.id], cell)
-        return [results[cell.id] for cell in self.cells]
+    def _cell(self, blocks: tuple[int, ...], layers: str, seed: int) -> Cell:
+        identity = result_id("probe", self.val.name, written.determines(self, blocks, seed))
+        return Cell(identity, layers, blocks, seed)
+
+    def check_data(self) -> None:
+        check_masks(self.train, self.val)
+
+    def drawn(self) -> list[Cell]:
+        return self.cells if self.settings.pictures else []
+
+    def needs(self) -> list[Need]:
+        """Crops and windows cannot be shared."""
+        todo, check = self.missing(), cache(self.check_data)
+        found = []
+        if todo and self.protocol.views == "whole":
+            found += self.needs_of(todo, {"train": self.train.items}, check)
+        if todo and self.protocol.window is None:
+            found += self.needs_of(self.drawn() or todo, {"val": self.val.items}, check)
+        return found
+
+    def estimate(self, cells: Sequence[Cell]) -> "Estimate":
+        from skipbench.evaluations.probe.estimate import estimate
+
+        return estimate(self, cells)
 
     # -- features
 
-    def _open(self, stack: ExitStack, todo: Sequence[Cell], scored: Sequence[Cell]) -> None:
-        """Validation features; training features too, where something is to be trained."""
-        say_what_is_adapted(self.backbone, self.spec(scored))
+    def open_features(self, stack: ExitStack, todo: Sequence[Cell], drawn: Sequence[Cell]) -> None:
+        """Of the validation images; of the training images too, if something is to be trained."""
+        scored = drawn or todo
+        log_adaptation(self.backbone, self.spec(scored))
         if todo and self.protocol.views == "whole":
             features = self.features(self.train.items, self.spec(todo), "train")
             self.train_held = Held(self.train, stack.enter_context(features))
@@ -129,21 +127,26 @@ class Probe(FeatureRun):
 
     # -- training and scoring
 
-    def _train_and_score(self, cell: Cell) -> Result:
+    def compute(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Result, Arrays]]:
+        for cell in cells:
+            yield cell, *self._train_and_score(cell)
+
+    def _train_and_score(self, cell: Cell) -> tuple[Result, Arrays]:
         before = dict(self.seconds)
         trained = self._train(cell)
         counts, held_out = self._score(cell, trained)
-        if held_out is None and self.asked.select == "holdout" and len(trained.rates) > 1:
+        if held_out is None and self.settings.select == "holdout" and len(trained.rates) > 1:
             log.warning("too few training images to hold some out: the rate is chosen on val")
         found = evaluation.metrics(
             trained, counts, held_out, self.val.classes, self.protocol.absent_classes,
-            self.asked.select,
+            self.settings.select,
         )  # fmt: skip
         written.say_what_matters(found, cell.layers)
         result = written.record(self, cell, trained, found, self.seconds_since(before))
-        write_result(self.asked.out, result, written.arrays(trained, counts, found))
+        return result, written.arrays(trained, counts, found)
+
+    def tidy(self, cell: Cell) -> None:
         self._state(cell).forget()
-        return result
 
     def _train(self, cell: Cell) -> Trained:
         started = time.monotonic() - self.seconds["features"]
@@ -217,9 +220,9 @@ class Probe(FeatureRun):
             return evaluation.score(scenes, weight, bias, trained.classes, numbers, advance)
 
     def _state(self, cell: Cell) -> TrainingState:
-        if self.asked.keeping.in_memory:
+        if self.settings.in_memory:
             return TrainingState(None)
-        folder = cache_folder(self.asked.keeping.cache) / "training"
+        folder = cache_folder(self.settings.cache) / "training"
         return TrainingState(folder / f"{cell.id}.state")
 
     # -- pictures
@@ -241,13 +244,13 @@ class Probe(FeatureRun):
 
         return Drawing(self.val, items, predict, arrays["counts"])
 
-    def _draw(self, result: Result, cell: Cell) -> None:
+    def draw(self, cell: Cell, result: Result) -> None:
         from skipbench.evaluations.pictures import draw_record
 
-        arrays = read_arrays(self.asked.out / f"{result.id}.npz")
+        arrays = read_arrays(self.settings.out / f"{result.id}.npz")
         drawing = self.drawing(cell, self.val, self.val_held, arrays)
-        folder = self.asked.out / result.id
-        draw_record(folder, drawing, self.asked.pictures, result, cell.layers)
+        folder = self.settings.out / result.id
+        draw_record(folder, drawing, self.settings.pictures, result, cell.layers)
 
 
 def _best_loss(losses: Sequence[float], rates: Sequence[float]) -> str:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from skipbench.evaluations.prefetch import ahead
 from skipbench.evaluations.probe.heads import Heads
-from skipbench.evaluations.probe.protocols import Course, randomness
+from skipbench.evaluations.probe.protocols import Course
+from skipbench.evaluations.sampling import randomness
 from skipbench.evaluations.segmentation.pixels import Drawn, Grid, LabelledPixels
 
 MOST_DRAWN = 400_000_000  # bytes of drawn pixels kept for coming epochs

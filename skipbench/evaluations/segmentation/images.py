@@ -6,48 +6,19 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from skipbench.backbones.vit import Backbone
 from skipbench.datasets import Dataset, Item
-from skipbench.evaluations.probe.method import Part, Seen
+from skipbench.evaluations.segmentation.linear import ImageTokens, TokenMap
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.features import cache as feature_cache
-from skipbench.features.cache import DEFAULT_LIMIT
-from skipbench.features.held import Features, compute
+from skipbench.features.held import Features
 from skipbench.features.plan import Plan
-from skipbench.features.store import FeatureStore, open_store
+from skipbench.features.store import FeatureStore
 from skipbench.images import Picture, resize_mask
-from skipbench.records import FeatureSpec
 from skipbench.views import View, windows
 
 
 class Masked(Picture, Protocol):
     def mask(self) -> np.ndarray: ...
-
-
-@dataclass(frozen=True)
-class Keeping:
-    """Where features are kept, and how they are computed."""
-
-    cache: str | None = None
-    limit_bytes: int = DEFAULT_LIMIT
-    in_memory: bool = False
-    batch_size: int | None = None
-    workers: int = 2
-
-    def features(
-        self, backbone: Backbone, pictures: Sequence[Picture], spec: FeatureSpec, label: str
-    ) -> Features:
-        if self.in_memory:
-            found = compute(
-                backbone, pictures, spec, batch_size=self.batch_size, workers=self.workers,
-                label=label,
-            )  # fmt: skip
-            found.warn_of_constant_ones()
-            return found
-        return open_store(
-            backbone, pictures, spec, cache=self.cache, limit_bytes=self.limit_bytes,
-            batch_size=self.batch_size, workers=self.workers, label=label,
-        )  # fmt: skip
 
 
 def _mask_of(picture: Masked, side: int | None) -> np.ndarray:
@@ -86,8 +57,8 @@ class Split:
     def mask(self, image: int) -> np.ndarray:
         return _mask_of(self.pictures[image], self.mask_size)
 
-    def seen(self, image: int) -> Seen:
-        return Seen([Part(self.grid(image), self.tokens(image))])
+    def seen(self, image: int) -> ImageTokens:
+        return ImageTokens([TokenMap(self.grid(image), self.tokens(image))])
 
 
 class Windows:
@@ -104,14 +75,14 @@ class Windows:
     def mask(self, image: int) -> np.ndarray:
         return _mask_of(self.pictures[image], self.split.mask_size)
 
-    def seen(self, image: int) -> Seen:
+    def seen(self, image: int) -> ImageTokens:
         numbers = range(self.first[image], self.first[image + 1])
         views = [self.split.pictures[i] for i in numbers]
         parts = [
-            Part(self.split.grid(i), self.split.tokens(i), view.box)  # type: ignore[attr-defined]
+            TokenMap(self.split.grid(i), self.split.tokens(i), view.box)  # type: ignore[attr-defined]
             for i, view in zip(numbers, views, strict=True)
         ]
-        return Seen(parts, views[0].resized_hw)  # type: ignore[attr-defined]
+        return ImageTokens(parts, views[0].resized_hw)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

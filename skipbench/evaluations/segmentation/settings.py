@@ -14,9 +14,7 @@ from skipbench.settings.groups import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentationSettings(
-    CheckpointSettings, DataSettings, StoredFeatureSettings, RecordSettings
-):
+class SegmentationSettings(CheckpointSettings, DataSettings, StoredFeatureSettings, RecordSettings):
     positional: ClassVar[tuple[str, ...]] = ("ckpt", "dataset")
 
     dataset: str = setting(

@@ -23,12 +23,30 @@ class Tokencut(Evaluation):
     name, title, order = "tokencut", "TokenCut", 2
     settings = TokencutSettings
     metrics = {"corloc": "CorLoc", "iou": "IoU"}
-    mean_over_images = by_block = returns_one = True
+    mean_over_images = by_block = writes_one = True
     methods = {"tokencut": "TokenCut", "lost": "LOST"}
     named_by = {"method": "tokencut", "tensor": "keys", "score": "boxes"}
     hidden_settings = frozenset({"feature"})
     tiles = {"box": "box found", "mask": "mask found"}
     demo = ({"layers": "all", "pictures": 4},)
+
+    def run_instead(self, settings: TokencutSettings, as_json: bool) -> bool:
+        if not settings.images:
+            return False
+
+        import json
+
+        import typer
+
+        from skipbench.images import find_images
+
+        find_images(settings.images)  # missing files are reported before torch is loaded
+
+        from skipbench.evaluations.tokencut.plain_images import find_objects
+
+        folder = find_objects(settings)
+        typer.echo(json.dumps({"pictures": str(folder)}) if as_json else f"pictures: {folder}")
+        return True
 
     def open_data(self, settings: TokencutSettings) -> "list[Dataset]":
         from skipbench.evaluations.data import open_objects

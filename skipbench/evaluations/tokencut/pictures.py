@@ -23,16 +23,16 @@ from skipbench.evaluations.pictures import (
     save_tile,
     write_tiles,
 )
+from skipbench.evaluations.tokencut import EVALUATION
 from skipbench.evaluations.tokencut.record import CORNERS, reported
 from skipbench.evaluations.tokencut.scores import Seen, ious_by_image, true_boxes
 from skipbench.files import ensure_writable, write_csv
 from skipbench.images import IGNORED, ImageItem, Picture
 from skipbench.pictures import Cell, Colour, blend, paint, save, sheet
-from skipbench.results.figures import METRICS
 from skipbench.results.store import read_arrays
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.tokencut.run import Discovery, Finder
+    from skipbench.evaluations.tokencut.run import Finder, TokencutRun
     from skipbench.records import Result
 
 log = logging.getLogger("skipbench")
@@ -76,20 +76,20 @@ def panels(image: np.ndarray, seen: Seen, place: int) -> dict[str, np.ndarray]:
     }
 
 
-def truth_of(item: Item, image: np.ndarray, run: "Discovery") -> np.ndarray:
+def truth_of(item: Item, image: np.ndarray, run: "TokencutRun") -> np.ndarray:
     """The picture with what is to be found."""
-    if run.asked.score == "masks":
+    if run.kind == "masks":
         mask = item.mask()
         found = np.where(mask == IGNORED, IGNORED, mask > 0).astype(np.uint8)
         return blend(image, paint(found, [(0, 0, 0), TRUE]), 0.45)
-    return outlined(image, true_boxes(item, run.asked.hard).xyxy, TRUE)
+    return outlined(image, true_boxes(item, run.settings.hard).xyxy, TRUE)
 
 
-def draw_found(run: "Discovery", result: "Result", number: int) -> None:
+def draw_found(run: "TokencutRun", result: "Result", number: int) -> None:
     """So many pictures of a record, the worst and the best; and the first as tiles."""
-    folder, name = run.asked.out / result.id, result.metrics["headline"]
+    folder, name = run.settings.out / result.id, result.metrics["headline"]
     place = reported(run, result.metrics)
-    best = _best_by_image(read_arrays(run.asked.out / f"{result.id}.npz"), place)
+    best = _best_by_image(read_arrays(run.settings.out / f"{result.id}.npz"), place)
     chosen = from_both_ends(best, number)
     first = list(range(min(number, len(run.data))))
     wanted = sorted({image for image, *_ in chosen} | set(first))
@@ -125,28 +125,33 @@ def _best_by_image(arrays: dict[str, np.ndarray], place: int) -> np.ndarray:
     return np.array([rows[:, place].max() for rows in ious_by_image(arrays)])
 
 
-def _title(run: "Discovery", result: "Result") -> str:
+def _title(run: "TokencutRun", result: "Result") -> str:
     metrics, checkpoint = result.metrics, result.checkpoint
-    name = METRICS[metrics["headline"]]
+    name = EVALUATION.metrics[metrics["headline"]]
     return (
-        f"{checkpoint['name']} ({checkpoint['residual']}), {run.asked.method} on "
-        f"{run.asked.feature} of block {run.blocks[reported(run, metrics)]}, "
+        f"{checkpoint['name']} ({checkpoint['residual']}), {run.settings.method} on "
+        f"{run.settings.feature} of block {run.blocks[reported(run, metrics)]}, "
         f"{run.data.name} {run.data.split}: {name} {metrics[metrics['headline']]:.1f}"
     )
 
 
-def _row(run: "Discovery", item: Item, seen: Seen, place: int, note: str) -> list[Cell]:
+def _row(run: "TokencutRun", item: Item, seen: Seen, place: int, note: str) -> list[Cell]:
     image = item.read()
     shown = panels(image, seen, place)
     both = outlined(truth_of(item, image, run), seen.boxes[place], FOUND)
-    facts = "degenerate" if seen.found[place].degenerate else MAPS[run.asked.method]
+    facts = "degenerate" if seen.found[place].degenerate else MAPS[run.settings.method]
     return [
         Cell(both, item.name), Cell(shown["mask"], note), Cell(shown["map"], facts),
     ]  # fmt: skip
 
 
 def _draw_tiles(
-    folder: Path, run: "Discovery", drawn: dict[int, Seen], place: int, best: np.ndarray, words: str
+    folder: Path,
+    run: "TokencutRun",
+    drawn: dict[int, Seen],
+    place: int,
+    best: np.ndarray,
+    words: str,
 ) -> None:
     ensure_writable(folder)
     tiles = []
@@ -156,7 +161,7 @@ def _draw_tiles(
         shown = panels(image, seen, place)
         kinds = {
             "image": image, "truth": truth_of(item, image, run), "box": shown["box"],
-            MAPS[run.asked.method]: shown["map"],
+            MAPS[run.settings.method]: shown["map"],
         }  # fmt: skip
         files = {kind: f"{number:05d}_{kind}.png" for kind in kinds}
         for kind, pixels in kinds.items():
@@ -173,7 +178,7 @@ def _draw_tiles(
 
 def draw_pictures(finder: "Finder", pictures: Sequence[ImageItem]) -> Path:
     """One PNG a picture, a row for each block; objects.csv; the first of them on one sheet."""
-    out = finder.asked.out
+    out = finder.settings.out
     ensure_writable(out)
     files = file_names([picture.name for picture in pictures])
     lines: dict[int, list[list[Any]]] = {}
@@ -199,7 +204,7 @@ def _rows(finder: "Finder", picture: Picture, seen: Seen) -> list[list[Cell]]:
             [
                 Cell(shown["box"], picture.name),
                 Cell(shown["mask"], what),
-                Cell(shown["map"], f"{MAPS[finder.asked.method]}, block {block}"),
+                Cell(shown["map"], f"{MAPS[finder.settings.method]}, block {block}"),
             ]
         )
     return rows

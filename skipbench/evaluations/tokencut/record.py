@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skipbench.evaluations.record import checkpoint_part, environment_part, timing_part
+from skipbench.evaluations.record import (
+    changes_from,
+    checkpoint_part,
+    environment_part,
+    timing_part,
+)
 from skipbench.evaluations.resume import Arrays
+from skipbench.evaluations.tokencut import EVALUATION
 from skipbench.evaluations.tokencut.objects import SOLVERS
 from skipbench.evaluations.tokencut.scores import ious_by_image
+from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.features.store import model_part
 from skipbench.files import write_csv
 from skipbench.images import parse_size, size_name
@@ -20,57 +27,54 @@ from skipbench.metrics.intervals import METHOD, RESAMPLES, resample_weights
 from skipbench.metrics.means import counts_of, mean_percent
 from skipbench.metrics.saliency import max_f_beta_percent
 from skipbench.records import Result
-from skipbench.results.figures import METRICS
 from skipbench.results.store import plain_result
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.tokencut.run import Asked, Discovery
+    from skipbench.evaluations.tokencut.run import TokencutRun
 
 log = logging.getLogger("skipbench")
-
-# Enters the id of every record: raise it when a change of the code moves the numbers.
-VERSION = 1
 
 HEADLINES = {"boxes": "corloc", "masks": "iou"}
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 COUNTED = ("degenerate", "dense", "tied")
 
 
-def determines(run: "Discovery") -> dict[str, Any]:
+def determines(run: "TokencutRun") -> dict[str, Any]:
     """All that the number depends on."""
     return {
-        "version": VERSION,
+        "version": EVALUATION.version,
         "model": model_part(run.backbone),
-        "features": [list(run.blocks), run.asked.feature],
+        "features": [list(run.blocks), run.settings.feature],
         "dataset": run.facts.fingerprint,
-        "protocol": protocol_part(run.asked),
-        "select": run.asked.select if len(run.blocks) > 1 else None,
+        "protocol": protocol_part(run.settings, run.kind),
+        "select": run.settings.select if len(run.blocks) > 1 else None,
     }
 
 
-def protocol_part(asked: "Asked") -> dict[str, Any]:
-    """τ and ε are TokenCut's alone."""
-    cut = {"tau": asked.tau, "eps": asked.eps} if asked.method == "tokencut" else {}
+def protocol_part(settings: TokencutSettings, kind: str) -> dict[str, Any]:
+    """kind: of what is scored, boxes or masks; τ and ε are TokenCut's alone."""
+    tau, eps = settings.threshold, settings.weak_link
+    cut = {"tau": tau, "eps": eps} if settings.method == "tokencut" else {}
     return {
         "name": "paper",
-        "method": asked.method,
+        "method": settings.method,
         **cut,
-        "feature": asked.feature,
-        "size": size_name(parse_size(asked.size)),
-        "score": asked.score,
-        "hard": asked.hard if asked.score == "boxes" else None,
+        "feature": settings.feature,
+        "size": size_name(parse_size(settings.size)),
+        "score": kind,
+        "hard": settings.hard if kind == "boxes" else None,
     }
 
 
-def changes(asked: "Asked") -> dict[str, Any]:
-    """The settings that are not the protocol's: [its own, this]."""
-    usual = protocol_part(type(asked)(method=asked.method, score=asked.score))
-    return {k: [usual[k], v] for k, v in protocol_part(asked).items() if usual[k] != v}
+def changes(settings: TokencutSettings, kind: str) -> dict[str, Any]:
+    """Settings that differ from the protocol's: [its own, this]."""
+    usual = TokencutSettings(ckpt="", dataset="any", method=settings.method)
+    return changes_from(protocol_part(usual, kind), protocol_part(settings, kind))
 
 
-def metrics(run: "Discovery", arrays: Arrays, honest: CrossChosen | None) -> dict[str, Any]:
+def metrics(run: "TokencutRun", arrays: Arrays, honest: CrossChosen | None) -> dict[str, Any]:
     """arrays: by image, of `_sightings`; honest: of `chosen_on_others`."""
-    name, blocks = HEADLINES[run.asked.score], run.blocks
+    name, blocks = HEADLINES[run.kind], run.blocks
     weights = resample_weights(len(arrays["score"]), RESAMPLES, 0)
     rows = _by_block(arrays, blocks, name, weights)
     best = max(rows, key=lambda row: row[name])
@@ -79,7 +83,7 @@ def metrics(run: "Discovery", arrays: Arrays, honest: CrossChosen | None) -> dic
         value, ends = mean_percent(honest.counts, weights)
         often = {str(b): int(n) for b, n in zip(blocks, honest.chosen, strict=True) if n}
         chosen["holdout"] = {name: value, "interval": ends, "block": None, "blocks": often}
-    where = run.asked.select if chosen[run.asked.select] else "val"
+    where = run.settings.select if chosen[run.settings.select] else "val"
     figure = chosen[where] or {}
     several = len(blocks) > 1
     return {
@@ -140,8 +144,8 @@ def _other_figures(best: Mapping[str, Any]) -> dict[str, float]:
     return {key: best[key] for key in names if key in best}
 
 
-def record(run: "Discovery", found: dict[str, Any]) -> Result:
-    protocol = protocol_part(run.asked)
+def record(run: "TokencutRun", found: dict[str, Any]) -> Result:
+    protocol = protocol_part(run.settings, run.kind)
     return plain_result(
         id=run.id,
         evaluation="tokencut",
@@ -149,27 +153,27 @@ def record(run: "Discovery", found: dict[str, Any]) -> Result:
         training=None,
         checkpoint=checkpoint_part(run.inspection, run.backbone),
         features={
-            "layers": run.asked.layers,
+            "layers": run.settings.layers,
             "blocks": run.blocks,
-            "tensor": run.asked.feature,
+            "tensor": run.settings.feature,
             "size": protocol["size"],
             "precision": run.backbone.precision,
         },
         protocol={
             **protocol,
-            "select": run.asked.select,
-            "changes": changes(run.asked),
+            "select": run.settings.select,
+            "changes": changes(run.settings, run.kind),
             "splits": SPLITS if len(run.blocks) > 1 else None,
             "interval": f"95 %, bootstrap over images, {RESAMPLES:,} resamples, {METHOD}",
         },
         metrics=found,
-        environment={**environment_part(run.backbone), "call": dict(run.asked.call)},
+        environment={**environment_part(run.backbone), "call": run.settings.call()},
         timing=timing_part(run.seconds, len(run.data), run.computed),
     )
 
 
 def kept_arrays(
-    run: "Discovery", arrays: Arrays, found: Mapping[str, Any], honest: CrossChosen | None
+    run: "TokencutRun", arrays: Arrays, found: Mapping[str, Any], honest: CrossChosen | None
 ) -> Arrays:
     """By image; `counts` of the headline, as comparisons take them."""
     kept = {name: array for name, array in arrays.items() if name != "f_beta_curve"}
@@ -181,15 +185,15 @@ def kept_arrays(
     return kept | {"counts": counts[found["selected_on"] or "val"]}
 
 
-def reported(run: "Discovery", found: Mapping[str, Any]) -> int:
+def reported(run: "TokencutRun", found: Mapping[str, Any]) -> int:
     """The place of the block that is best on these images, among those asked for."""
     best = found["chosen"]["val"] if found["chosen"] else found
     return run.blocks.index(best["block"])
 
 
-def write_table(path: Path, run: "Discovery", arrays: Arrays, found: Mapping[str, Any]) -> None:
+def write_table(path: Path, run: "TokencutRun", arrays: Arrays, found: Mapping[str, Any]) -> None:
     """The best block, image by image, for a spreadsheet."""
-    place, of_boxes = reported(run, found), run.asked.score == "boxes"
+    place, of_boxes = reported(run, found), run.kind == "boxes"
     answers = ["hit", "ious"] if of_boxes else ["iou", "f_beta", "accuracy"]
     facts = ["tokens", "solver", "degenerate", "tied"]
     table: list[list[Any]] = [["image", "block", *CORNERS, *answers, *facts]]
@@ -213,7 +217,7 @@ def write_table(path: Path, run: "Discovery", arrays: Arrays, found: Mapping[str
 class SoFar:
     """ "CorLoc 54.1", and of several blocks the best one."""
 
-    def __init__(self, run: "Discovery", scores: Sequence[np.ndarray]) -> None:
+    def __init__(self, run: "TokencutRun", scores: Sequence[np.ndarray]) -> None:
         """scores: by block, of the images that were done before."""
         self.run, self.images = run, 0
         self.total = np.zeros(len(run.blocks))
@@ -227,15 +231,15 @@ class SoFar:
         best = int(self.total.argmax())
         which = f" (block {self.run.blocks[best]})" if len(self.total) > 1 else ""
         mean = 100 * self.total[best] / max(self.images, 1)
-        return f"{METRICS[HEADLINES[self.run.asked.score]]} {mean:.1f}{which}"
+        return f"{EVALUATION.metrics[HEADLINES[self.run.kind]]} {mean:.1f}{which}"
 
 
-def say_what_matters(found: Mapping[str, Any], images: int, asked: "Asked") -> None:
-    """What a reader of the number should be told."""
+def log_remarks(found: Mapping[str, Any], images: int, settings: TokencutSettings) -> None:
+    """What a reader of the number should know."""
     if 2 * (degenerate := found.get("degenerate", 0)) > images:
         log.warning(
-            "%d of %d images are degenerate: the figure is mostly that of whole images; try "
+            "%d of %d images are degenerate: the score is mostly that of whole images; try "
             "--feature tokens, another --tau or --layers all", degenerate, images,
         )  # fmt: skip
-    if asked.select == "holdout" and found["selected_on"] == "val":
+    if settings.select == "holdout" and found["selected_on"] == "val":
         log.warning("too few images to choose a block on some of them: chosen on all")

@@ -8,11 +8,9 @@ Features are not stored: what is found in an image is, shard by shard.
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,7 +22,7 @@ from skipbench.engine.progress import Progress, progress
 from skipbench.errors import OutOfMemory
 from skipbench.evaluations.data import check_labelled
 from skipbench.evaluations.resume import Arrays, Chunks
-from skipbench.evaluations.segmentation.images import Keeping
+from skipbench.evaluations.run import Cell, Run
 from skipbench.evaluations.tokencut import record as written
 from skipbench.evaluations.tokencut.lost import lost
 from skipbench.evaluations.tokencut.method import tokencut
@@ -37,51 +35,34 @@ from skipbench.evaluations.tokencut.scores import (
     score_masks,
     stacked,
 )
-from skipbench.evaluations.tokencut.settings import EPS, TAU, Method
+from skipbench.evaluations.tokencut.settings import Score as Kind
+from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.features.layers import parse_layers
 from skipbench.features.plan import Plan, make_plan
 from skipbench.features.stream import BY_SAFETY, Extractor, FeatureBatch
-from skipbench.files import cache_folder, ensure_writable
+from skipbench.files import cache_folder
 from skipbench.images import Picture, parse_size
-from skipbench.pipeline import Inspection, say_what_is_adapted
+from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.records import FeatureSpec, Result
-from skipbench.results.store import find_result, relabel, result_id, write_result
+from skipbench.results.store import result_id
+
+if TYPE_CHECKING:
+    from skipbench.evaluations.estimate import Estimate
 
 log = logging.getLogger("skipbench")
 
 TOKEN_ON_CPU = 4_000  # "bytes": eight images of 900 tokens are a shard
 
 
-@dataclass(frozen=True)
-class Asked:
-    """All that object discovery depends on, but for the checkpoint and the data."""
-
-    layers: str = "last"
-    feature: str = "keys"
-    method: Method = "tokencut"
-    tau: float = TAU
-    eps: float = EPS
-    size: str = "native"
-    score: Literal["boxes", "masks"] = "boxes"
-    hard: bool = True
-    select: Literal["val", "holdout"] = "val"
-    precision: str = "auto"
-    keeping: Keeping = field(default_factory=Keeping)
-    out: Path = Path("results")
-    force: bool = False
-    pictures: int = 0
-    call: Mapping[str, Any] = field(default_factory=dict)  # as it was asked for, for the record
-
-
 class Finder:
     """A backbone and a method: what they find in pictures."""
 
-    def __init__(self, inspection: Inspection, asked: Asked) -> None:
-        self.inspection, self.asked = inspection, asked
-        self.backbone: Backbone = inspection.backbone(asked.precision)
-        self.blocks = parse_layers(asked.layers, self.backbone.depth)
-        size = parse_size(asked.size)
-        self.spec = FeatureSpec(blocks=self.blocks, tensors=(asked.feature,), size=size)
+    def __init__(self, inspection: Inspection, settings: TokencutSettings) -> None:
+        self.inspection, self.settings = inspection, settings
+        self.backbone: Backbone = inspection.backbone(settings.precision)
+        self.blocks = parse_layers(settings.layers, self.backbone.depth)
+        size = parse_size(settings.size)
+        self.spec = FeatureSpec(blocks=self.blocks, tensors=(settings.feature,), size=size)
         self.seconds = {"features": 0.0, "cutting": 0.0}
         self._one_by_one = False  # once memory has run out
 
@@ -93,14 +74,14 @@ class Finder:
         """Shards of some seconds of work: what is kept of an image is small."""
         on_cpu = self.backbone.device.type == "cpu"
         weight = TOKEN_ON_CPU if on_cpu else 1
-        return make_plan(pictures, self.spec.size, self.patch, weight, self.asked.keeping.workers)
+        return make_plan(pictures, self.spec.size, self.patch, weight, self.settings.source.workers)
 
     def look(
         self, pictures: Sequence[Picture], plan: Plan, shards: Sequence[int]
     ) -> Iterator[tuple[int, Seen]]:
         """Number of an image, and what is in it, in the order of the plan."""
-        keeping = self.asked.keeping
-        extractor = Extractor(self.backbone, self.spec, keeping.batch_size, keeping.workers)
+        source = self.settings.source
+        extractor = Extractor(self.backbone, self.spec, source.batch_size, source.workers)
         started = time.monotonic()
         for batch in extractor.stream(pictures, plan, shards):
             self.seconds["features"] += time.monotonic() - started
@@ -141,57 +122,65 @@ class Finder:
             ) from None
 
     def _find(self, tokens: torch.Tensor, grid_hw: tuple[int, int]) -> list[Found]:
-        if self.asked.method == "lost":
+        if self.settings.method == "lost":
             return lost(tokens, grid_hw)
-        return tokencut(tokens, grid_hw, self.asked.tau, self.asked.eps)
+        return tokencut(tokens, grid_hw, self.settings.threshold, self.settings.weak_link)
 
 
-class Discovery(Finder):
-    """The whole run on a data set."""
+class TokencutRun(Run, Finder):
+    """Object discovery on a data set: one cell, for all blocks together."""
 
-    def __init__(self, inspection: Inspection, data: Dataset, asked: Asked) -> None:
-        super().__init__(inspection, asked)
+    settings: TokencutSettings
+    cells: list[Cell]
+
+    def __init__(self, inspection: Inspection, data: Dataset, settings: TokencutSettings) -> None:
+        Finder.__init__(self, inspection, settings)
         self.data, self.facts = data, data.facts()
+        self.kind: Kind = "boxes" if data.kind == "boxes" else "masks"
         self.id = result_id("tokencut", data.name, written.determines(self))
+        self.cells = [Cell(self.id, settings.layers, self.blocks, 0)]
         self.computed = 0
         self.score: Score = (
-            score_masks if asked.score == "masks" else partial(score_boxes, hard=asked.hard)
+            score_masks if self.kind == "masks" else partial(score_boxes, hard=settings.hard)
         )
 
-    def run(self) -> Result:
-        out = self.asked.out
-        ensure_writable(out)
-        found = None if self.asked.force else find_result(out, self.id)
-        if found:
-            log.info("done before (%s); --force does it again", self.id)
-            result = relabel(out, found, self.backbone.facts)
-            self._chunks().forget()  # left, if it was ended at the very last moment
-        else:
-            if not self.asked.force and (out / f"{self.id}.json").exists():
-                log.warning("the record %s is damaged, and is made anew", self.id)
-            result = self._make()
-        if self.asked.pictures:
-            self._draw(result)
-        return result
+    def describe(self, cell: Cell) -> str:
+        return f"{self.settings.method} {cell.layers}"
 
-    def _make(self) -> Result:
-        if self.asked.score == "masks":
+    def check_data(self) -> None:
+        if self.kind == "masks":
             check_labelled(self.data)
-        say_what_is_adapted(self.backbone, self.spec)
-        chunks = self._chunks()
-        arrays = self._by_image(chunks)
-        honest = written.chosen_on_others(arrays)
-        metrics = written.metrics(self, arrays, honest)
-        written.say_what_matters(metrics, len(self.data), self.asked)
-        result = written.record(self, metrics)
-        written.write_table(self.asked.out / result.id / "images.csv", self, arrays, metrics)
-        write_result(self.asked.out, result, written.kept_arrays(self, arrays, metrics, honest))
-        chunks.forget()
-        return result
+
+    def compute(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Result, Arrays]]:
+        for cell in cells:
+            log_adaptation(self.backbone, self.spec)
+            arrays = self._by_image(self._chunks())
+            unbiased = written.chosen_on_others(arrays)
+            metrics = written.metrics(self, arrays, unbiased)
+            written.log_remarks(metrics, len(self.data), self.settings)
+            result = written.record(self, metrics)
+            written.write_table(self.settings.out / result.id / "images.csv", self, arrays, metrics)
+            yield cell, result, written.kept_arrays(self, arrays, metrics, unbiased)
+
+    def drawn(self) -> list[Cell]:
+        return self.cells if self.settings.pictures else []
+
+    def draw(self, cell: Cell, result: Result) -> None:
+        from skipbench.evaluations.tokencut.pictures import draw_found
+
+        draw_found(self, result, self.settings.pictures)
+
+    def tidy(self, cell: Cell) -> None:
+        self._chunks().forget()
+
+    def estimate(self, cells: Sequence[Cell]) -> "Estimate":
+        from skipbench.evaluations.tokencut.estimate import estimate
+
+        return estimate(self)
 
     def missing_images(self) -> int:
-        """That are yet to be looked at."""
-        if not self.asked.force and find_result(self.asked.out, self.id):
+        """Images without a result yet."""
+        if not self.missing():
             return 0
         plan = self.plan(self.data.items)
         done = self._done(plan, self._chunks())
@@ -199,7 +188,7 @@ class Discovery(Finder):
 
     def _done(self, plan: Plan, chunks: Chunks) -> dict[int, Arrays]:
         """What earlier runs have left, by shard."""
-        shards = () if self.asked.force else range(len(plan.shards))
+        shards = () if self.settings.force else range(len(plan.shards))
         left = {shard: chunks.load(shard) for shard in shards}
         return {shard: part for shard, part in left.items() if part is not None}
 
@@ -213,7 +202,7 @@ class Discovery(Finder):
         before = sum(len(plan.shards[shard]) for shard in done)
         if before:
             log.info("%d of %d images were done before", before, len(self.data))
-        with progress(self._label(), len(self.data), done=before) as advance:
+        with progress(self.describe(self.cells[0]), len(self.data), done=before) as advance:
             scores = [row for part in done.values() for row in part["score"]]
             for shard, part in self._compute(plan, todo, advance, written.SoFar(self, scores)):
                 chunks.save(shard, part)
@@ -237,17 +226,6 @@ class Discovery(Finder):
                 images = []
 
     def _chunks(self) -> Chunks:
-        keeping = self.asked.keeping
-        return Chunks(None if keeping.in_memory else chunk_folder(keeping.cache) / self.id)
-
-    def _label(self) -> str:
-        return f"{self.asked.method} {self.asked.layers}"
-
-    def _draw(self, result: Result) -> None:
-        from skipbench.evaluations.tokencut.pictures import draw_found
-
-        draw_found(self, result, self.asked.pictures)
-
-
-def chunk_folder(cache: str | None) -> Path:
-    return cache_folder(cache) / "tokencut"
+        settings = self.settings
+        folder = None if settings.in_memory else cache_folder(settings.cache) / "tokencut" / self.id
+        return Chunks(folder)

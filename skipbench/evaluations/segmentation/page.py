@@ -1,11 +1,12 @@
-"""What commands that segment say of their records."""
+"""What probe, knn and cluster print about their records."""
 
 from typing import TYPE_CHECKING, Any
 
-from skipbench.cli.page import plain_table
+from skipbench.console import plain_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from skipbench.records import Result
 
@@ -25,7 +26,7 @@ def show_what(console: Any, first: "Result", settings: str, training: str = "") 
     console.print(settings, markup=False)
 
 
-def show_where(console: Any, results: "Sequence[Result]", out: str) -> None:
+def show_where(console: Any, results: "Sequence[Result]", out: "Path") -> None:
     console.print("\nrecords:", markup=False)
     for result in results:
         console.print(f"  {out}/{result.id}.json", markup=False)

@@ -1,0 +1,63 @@
+"""Printing for people: a console that tolerates a closed pipe, and plain tables."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+
+def reader_has_gone() -> NoReturn:
+    """`skipbench … | head`: nothing went wrong."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise typer.Exit(0)
+
+
+def page(**options: Any) -> "Console":
+    from rich.console import Console
+
+    class Page(Console):
+        def on_broken_pipe(self) -> None:
+            reader_has_gone()
+
+    return Page(**options)
+
+
+def wide_page(**options: Any) -> "Console":
+    """For tables: a truncated number is worse than a long line."""
+    from rich.console import Console
+
+    return page(width=max(Console().width, 1000), highlight=False, **options)
+
+
+def plain_table(**style: Any) -> Any:
+    """Columns without borders."""
+    from rich.table import Table
+
+    return Table(**{"box": None, "padding": (0, 2, 0, 0), "header_style": "bold", **style})
+
+
+def shown(text: object) -> str:
+    """Text from outside, without markup and without control sequences."""
+    from rich.markup import escape
+
+    from skipbench.results.rendering import printable
+
+    return escape(printable(str(text)))
+
+
+def open_in_browser(path: "Path") -> None:
+    """A machine without a browser is no reason to fail."""
+    import webbrowser
+
+    try:
+        opened = webbrowser.open(path.absolute().as_uri())
+    except (OSError, webbrowser.Error):
+        opened = False
+    if not opened:
+        typer.echo("no browser found; open the page yourself", err=True)

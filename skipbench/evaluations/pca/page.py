@@ -1,0 +1,102 @@
+"""What `skipbench pca` prints."""
+
+from typing import TYPE_CHECKING, Any
+
+from skipbench.console import plain_table, shown, wide_page
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from skipbench.evaluations.pca.run import PcaRun
+
+
+def show(run: "PcaRun", ids: "list[str]") -> None:
+    console = wide_page()
+    data, settings = run.data, run.settings
+    partial = ", partial" if data.partial else ""
+    name = "" if data.name == "images" else f"[bold]{shown(data.name)} {data.split}[/bold], "
+    images = "1 image" if len(data) == 1 else f"{len(data):,} images"
+    console.print(f"\n{name}{images}{partial}")
+    many = "1 component" if settings.components == 1 else f"{settings.components} components"
+    words = [f"{many} of {settings.feature}", *settings.fit_words, f"images at {settings.size}"]
+    console.print(", ".join(words), markup=False)
+    console.print(_table(run))
+    for line in _remarks(run):
+        console.print(line, markup=False)
+    console.print(f"\npictures: {settings.out}/sheet.png, sheet.pdf and one for each image",
+                  markup=False)  # fmt: skip
+    if any(len(model.blocks) > 1 for model in run.models):
+        console.print(f"curves: {settings.out}/curves.png", markup=False)
+    console.print(f"figures: {settings.out}/figures.csv", markup=False)
+    for identity in ids:
+        console.print(f"record: {settings.out}/{identity}.json", markup=False)
+
+
+# Column of the table → key of a row, and how it is written.
+COLUMNS = {
+    "block": ("block", "d"),
+    "explained %": ("explained", ".1f"),
+    "effective rank": ("effective_rank", ".1f"),
+    "total variation": ("total_variation", ".3f"),
+    "between segments %": ("coherence", ".1f"),
+    "95 % interval": ("interval", ".1f"),
+    "upside down %": ("upside_down", ".1f"),
+    "of colours %": ("colour_coherence", ".1f"),
+    "colours alike %": ("agreement", ".1f"),
+    "flat images": ("degenerate", "d"),
+}
+
+
+def _table(run: "PcaRun") -> Any:
+    """A row for each checkpoint and block; columns that would be empty are left out."""
+    told = [
+        (model.title, row) for model, rows in zip(run.models, run.rows, strict=True) for row in rows
+    ]
+    empty = {"degenerate": 0}
+    columns = {
+        title: (key, how)
+        for title, (key, how) in COLUMNS.items()
+        if any(row.get(key) not in (None, empty.get(key)) for _, row in told)
+    }
+    table = plain_table()
+    table.add_column("checkpoint", no_wrap=True)
+    for title in columns:
+        table.add_column(title, justify="right", no_wrap=True)
+    for title, row in told:
+        table.add_row(shown(title), *(_number(row, *how) for how in columns.values()))
+    return table
+
+
+def _number(row: "Mapping[str, Any]", key: str, how: str) -> str:
+    value = row.get(key)
+    if value is None:
+        return ""
+    return " to ".join(format(v, how) for v in (value if isinstance(value, list) else [value]))
+
+
+def _remarks(run: "PcaRun") -> list[str]:
+    """What the columns mean."""
+    from skipbench.evaluations.pca.record import headline, pixels
+
+    lines = ["", "total variation: distance of neighbours to that of any two tokens; 1 is noise"]
+    if any(item.has_segments for item in run.data):
+        own = pixels(run.figures[0])
+        reference = "" if own is None else f"; of the images' own colours: {own:.1f}"
+        lines += [
+            f"between segments: share of the features' variance (coherence){reference}",
+            "upside down: by the same segments turned, which takes no knowledge of objects",
+        ]
+        lines += [
+            f"{model.title}: no coherence, for tokens of the deepest block are all alike, or "
+            "images have one segment each"
+            for model, figures in zip(run.models, run.figures, strict=True)
+            if not headline(figures)
+        ]
+    else:
+        lines.append("no segments are known of these images, so no coherence: dataset:NAME has "
+                     "some, if it has masks or is COCO with its annotations")  # fmt: skip
+    if len(run.models) > 1 and run.settings.align:
+        first = run.models[0].title
+        lines.append(f"colours alike: how much of {first}'s colours the others reach; where it is "
+                     "low, the same thing cannot have the same colour")  # fmt: skip
+    return lines

@@ -1,0 +1,121 @@
+"""What `skipbench probe` prints."""
+
+from typing import TYPE_CHECKING, Any
+
+from skipbench.console import plain_table, wide_page
+from skipbench.evaluations.segmentation.page import (
+    blocks_words,
+    interval_words,
+    show_classes,
+    show_spread,
+    show_what,
+    show_where,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from skipbench.records import Result
+
+
+def show(results: "Sequence[Result]", out: "Path") -> None:
+    console = wide_page()
+    show_what(console, results[0], _settings(results[0]), "trained on")
+    for layers in dict.fromkeys(result.features["layers"] for result in results):
+        group = [result for result in results if result.features["layers"] == layers]
+        for result in group:
+            _show_one(console, result, several=len(group) > 1)
+        if len(group) > 1:
+            _show_spread(console, layers, group)
+    show_where(console, results, out)
+
+
+def _settings(result: "Result") -> str:
+    """Enough to tell two pasted pages apart."""
+    protocol = result.protocol
+    length = f"{protocol['epochs']} epochs" if protocol["epochs"] else f"{protocol['steps']} steps"
+    side = protocol["score_size"]
+    words = [
+        f"protocol {protocol['name']}",
+        f"images at {result.features['size']}",
+        length,
+        f"scored at {side}x{side}" if side else "scored at full size",
+    ]
+    if protocol["views"] != "whole":
+        words.append(f"{protocol['different_views'] or 'new'} crops of each image")
+    return ", ".join(words)
+
+
+def _show_one(console: Any, result: "Result", several: bool) -> None:
+    metrics, protocol = result.metrics, result.protocol
+    seed = f", seed {protocol['seed']}" if several else ""
+    console.print(f"\n[bold]{result.features['layers']}[/bold] ({blocks_words(result)}{seed})")
+    if len(metrics["rates"]) > 1:
+        console.print(_rates_table(metrics))
+    console.print(_headlines(metrics, len(protocol["held_out"])))
+    for edge in dict.fromkeys(row["edge"] for row in metrics["chosen"].values() if row):
+        if edge:
+            console.print(f"the {edge} rate of the sweep was chosen: widen the sweep with --lr")
+    if not several:
+        show_classes(console, metrics["per_class"])
+
+
+def _headlines(metrics: Any, held_out: int) -> Any:
+    """The figure, first as it was asked for, then by the other choice of the rate."""
+    table = plain_table(show_header=False)
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    how = {
+        "val": "best on val, as papers report",
+        "holdout": f"best on {held_out} held-out training images",
+        None: "",
+    }
+    first = metrics["selected_on"]
+    rows = [(metrics, how[first], "bold")]
+    second = {"val": "holdout", "holdout": "val"}.get(first)
+    if second and metrics["chosen"][second]:
+        rows.append((metrics["chosen"][second], how[second], ""))
+    for row, words, style in rows:
+        reason = f"rate {row['rate']:g}" + (f", {words}" if words else "")
+        table.add_row(
+            f"mIoU {row['miou']:.1f}", interval_words(row["interval"]), reason, style=style
+        )
+    return table
+
+
+def _rates_table(metrics: Any) -> Any:
+    table = plain_table()
+    for name in ("rate", "mIoU", "95 % interval", "pAcc", "mAcc", "fwIoU", "held-out"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    chosen = {where: row and row["rate"] for where, row in metrics["chosen"].items()}
+    for row in metrics["rates"]:
+        if row.get("diverged"):
+            table.add_row(f"{row['rate']:g}", "diverged")
+            continue
+        marks = [
+            word
+            for where, word in (("val", "val"), ("holdout", "held-out"))
+            if chosen[where] == row["rate"]
+        ]
+        mark = "← best on " + " and ".join(marks) if marks else ""
+        held_out = "–" if row["holdout_miou"] is None else f"{row['holdout_miou']:.1f}"
+        table.add_row(
+            f"{row['rate']:g}", f"{row['miou']:.1f}", interval_words(row["interval"]),
+            f"{row['pixel_accuracy']:.1f}", f"{row['mean_accuracy']:.1f}",
+            f"{row['weighted_iou']:.1f}", held_out, mark,
+            style="bold" if row["rate"] == metrics["rate"] else "",
+        )  # fmt: skip
+    return table
+
+
+def _show_spread(console: Any, layers: str, group: "Sequence[Result]") -> None:
+    from statistics import mean, stdev
+
+    show_spread(console, layers, group)
+    for where, words in (("val", "best on val"), ("holdout", "best on held-out images")):
+        chosen = [result.metrics["chosen"][where] for result in group]
+        if group[0].metrics["selected_on"] not in (None, where) and all(chosen):
+            others = [row["miou"] for row in chosen]
+            console.print(f"  rates {words}: {mean(others):.2f} ± {stdev(others):.2f}")

@@ -1,0 +1,91 @@
+"""Class maps from tokens: what a linear function of the tokens says of every pixel."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol as Interface
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skipbench.evaluations.segmentation.class_map import class_map
+from skipbench.evaluations.segmentation.pixels import Grid
+
+HEADS_AT_ONCE = 8  # whose logits are resized together
+
+
+class TokensAndMasks(Interface):
+    def grid(self, image: int) -> Grid: ...
+
+    def tokens(self, image: int) -> np.ndarray: ...
+
+    def mask(self, image: int) -> np.ndarray: ...
+
+
+def normalised(tokens: np.ndarray) -> np.ndarray:
+    """(n, channels) float32 of length 1; zeros stay zeros."""
+    tokens = tokens.astype(np.float32)
+    length = np.sqrt(np.einsum("ij,ij->i", tokens, tokens, dtype=np.float64))
+    tokens /= np.maximum(length, 1e-12)[:, None].astype(np.float32)
+    return tokens
+
+
+@dataclass(frozen=True)
+class TokenMap:
+    """What the backbone saw at once: a whole picture, or a window of it."""
+
+    grid: Grid
+    tokens: np.ndarray  # (height × width, channels)
+    box: tuple[int, int, int, int] = (0, 0, 0, 0)  # of a window: top, left, height, width
+
+
+@dataclass(frozen=True)
+class ImageTokens:
+    parts: Sequence[TokenMap]
+    windows_of_hw: tuple[int, int] | None = None  # size of the picture the windows lie in
+
+
+def predict(
+    seen: ImageTokens, size_hw: tuple[int, int], weight: Tensor, bias: Tensor, classes: int
+) -> Iterator[np.ndarray]:
+    """For each head, (*size_hw): the class of every pixel."""
+    at_once = HEADS_AT_ONCE if seen.windows_of_hw is None else 1
+    for start in range(0, len(bias), at_once * classes):
+        columns = slice(start, start + at_once * classes)
+        maps = [_logits(part, weight[:, columns], bias[columns], classes) for part in seen.parts]
+        if seen.windows_of_hw is None:
+            found = class_map(maps[0], size_hw, seen.parts[0].grid.extent_hw)
+        else:
+            mean = _mean_of_windows(maps, seen, seen.windows_of_hw)
+            found = class_map(mean, size_hw)
+        yield from found.cpu().numpy()
+
+
+def _logits(part: TokenMap, weight: Tensor, bias: Tensor, classes: int) -> Tensor:
+    """(heads, classes, height, width)."""
+    tokens = torch.from_numpy(part.tokens).to(weight.device).float()
+    logits = torch.addmm(bias, tokens, weight).T
+    return logits.reshape(-1, classes, *part.grid.size_hw)
+
+
+def _mean_of_windows(
+    maps: Sequence[Tensor], seen: ImageTokens, picture_hw: tuple[int, int]
+) -> Tensor:
+    """(heads, classes, *picture_hw): each window's logits resized to its pixels, then averaged."""
+    total = maps[0].new_zeros(*maps[0].shape[:2], *picture_hw)
+    count = maps[0].new_zeros(picture_hw)
+    for logits, part in zip(maps, seen.parts, strict=True):
+        top, left, height, width = part.box
+        tokens_hw, extent_hw = part.grid.size_hw, part.grid.extent_hw
+        # Tokens may reach beyond the window (padding), and the window beyond the picture.
+        pixels_hw = [
+            round(tokens * side / extent)
+            for tokens, side, extent in zip(tokens_hw, (height, width), extent_hw, strict=True)
+        ]
+        resized = F.interpolate(logits, pixels_hw, mode="bilinear")
+        height, width = min(height, picture_hw[0] - top), min(width, picture_hw[1] - left)
+        where = slice(top, top + height), slice(left, left + width)
+        total[..., where[0], where[1]] += resized[..., :height, :width]
+        count[where] += 1
+    return total / count

@@ -1,0 +1,118 @@
+"""What `skipbench tokencut` prints."""
+
+from typing import TYPE_CHECKING, Any
+
+from skipbench.console import plain_table, wide_page
+from skipbench.evaluations.tokencut import EVALUATION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from skipbench.records import Result
+
+
+def show(result: "Result", out: "Path") -> None:
+    console = wide_page()
+    dataset, checkpoint, metrics = result.dataset, result.checkpoint, result.metrics
+    partial = ", partial" if dataset["partial"] else ""
+    empty = f"; {len(dataset['empty'])} without a box left out" if dataset["empty"] else ""
+    console.print(
+        f"\n[bold]{dataset['name']} {dataset['split']}[/bold], {dataset['images']:,} images"
+        f"{partial}{empty}"
+    )
+    console.print(f"{checkpoint['name']} ({checkpoint['residual']})", markup=False)
+    console.print(_settings(result), markup=False)
+    if len(metrics["blocks"]) > 1:
+        console.print(_blocks_table(metrics))
+    console.print(_headlines(result))
+    for line in _remarks(metrics["blocks"], dataset["images"]):
+        console.print(line, markup=False)
+    console.print(f"\nrecord: {out}/{result.id}.json", markup=False)
+    console.print(f"by image: {out}/{result.id}/images.csv", markup=False)
+
+
+def _settings(result: "Result") -> str:
+    """Enough to tell two pasted pages apart."""
+    protocol = result.protocol
+    words = [protocol["method"], f"{protocol['feature']} of {_blocks(result.features['blocks'])}"]
+    if protocol["method"] == "tokencut":
+        words.append(f"τ {protocol['tau']:g}, ε {protocol['eps']:g}")
+    words.append(f"images at {protocol['size']}")
+    return ", ".join(words)
+
+
+def _blocks(blocks: "Sequence[int]") -> str:
+    if len(blocks) == 1:
+        return f"block {blocks[0]}"
+    whole = list(blocks) == list(range(blocks[0], blocks[-1] + 1))
+    return (
+        f"blocks {blocks[0]} to {blocks[-1]}" if whole else f"blocks {', '.join(map(str, blocks))}"
+    )
+
+
+def _headlines(result: "Result") -> Any:
+    """The figure, first as it was asked for, then by the other choice of the block."""
+    metrics = result.metrics
+    name = metrics["headline"]
+    table = plain_table(show_header=False)
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    rows = [(metrics, metrics["selected_on"], "bold")]
+    other = {"val": "holdout", "holdout": "val"}.get(metrics["selected_on"])
+    if other and metrics["chosen"][other]:
+        rows.append((metrics["chosen"][other], other, ""))
+    for row, where, style in rows:
+        ends = "{:.1f} to {:.1f}".format(*row["interval"])
+        reason = _reason(where, row, len(metrics["blocks"]))
+        table.add_row(f"{EVALUATION.metrics[name]} {row[name]:.1f}", ends, reason, style=style)
+    whole = f"{EVALUATION.metrics[name]} {metrics['whole_image']:.1f}"
+    table.add_row(whole, "", "of the whole image, without looking", style="dim")
+    if name == "iou" and "f_beta" in metrics:
+        table.add_row(f"F-beta {metrics['f_beta']:.1f}", "", "of the mask")
+        words = "of the eigenvector, cut at the threshold that is best for all images"
+        table.add_row(f"max F-beta {metrics['max_f_beta']:.1f}", "", words)
+        table.add_row(f"accuracy {metrics['accuracy']:.1f}", "", "")
+    return table
+
+
+def _reason(where: str | None, row: Any, blocks: int) -> str:
+    if where == "val":
+        return f"block {row['block']}, best of {blocks} on these images, as papers report"
+    return "block chosen on one half of the images, scored on the other" if where else ""
+
+
+def _blocks_table(metrics: Any) -> Any:
+    name = metrics["headline"]
+    others = ["max_f_beta", "f_beta", "accuracy"] if name == "iou" else []
+    table = plain_table()
+    titles = ["max Fβ", "Fβ", "accuracy"][: len(others)]
+    for title in (
+        "block",
+        EVALUATION.metrics[name],
+        "95 % interval",
+        *titles,
+        "degenerate",
+        "dense",
+        "tied",
+    ):
+        table.add_column(title, justify="right", no_wrap=True)
+    best = metrics["chosen"]["val"]["block"]
+    for row in metrics["blocks"]:
+        table.add_row(
+            str(row["block"]), f"{row[name]:.1f}", "{:.1f} to {:.1f}".format(*row["interval"]),
+            *(f"{row[key]:.1f}" for key in others), str(row["degenerate"]), str(row["dense"]),
+            str(row["tied"]), style="bold" if row["block"] == best else "",
+        )  # fmt: skip
+    return table
+
+
+def _remarks(rows: Any, images: int) -> list[str]:
+    total = images * len(rows)
+    words = {
+        "degenerate": "degenerate (nothing stands out: the box is the whole image)",
+        "dense": "solved densely",
+        "tied": "with a tie that the rule decided",
+    }
+    counts = {key: sum(row[key] for row in rows) for key in words}
+    return [f"{counts[key]:,} of {total:,} {text}" for key, text in words.items() if counts[key]]
