@@ -23,37 +23,44 @@ _HOME = {
     "FeatureSpec": "skipbench.records",
     "Result": "skipbench.records",
     "SkipbenchError": "skipbench.errors",
-    "calibrate": "skipbench.calibrate",
+    "calibrate": "skipbench.results.calibrate",
     "check": "skipbench.results.check",
-    "cluster": "skipbench.evaluations.knn.calls",
     "compare": "skipbench.results.compare",
     "extract": "skipbench.pipeline",
-    "find_objects": "skipbench.evaluations.tokencut.calls",
+    "find_objects": "skipbench.calls",
     "inspect": "skipbench.pipeline",
-    "knn": "skipbench.evaluations.knn.calls",
     "load_backbone": "skipbench.pipeline",
     "open_checkpoint": "skipbench.checkpoints",
     "open_dataset": "skipbench.datasets",
-    "pca": "skipbench.evaluations.pca.calls",
-    "probe": "skipbench.evaluations.probe.calls",
-    "probe_all": "skipbench.evaluations.probe.calls",
     "read_results": "skipbench.results.read",
     "report": "skipbench.results.report",
     "run": "skipbench.suites",
     "table": "skipbench.results.tables",
     "tables": "skipbench.results.tables",
-    "tokencut": "skipbench.evaluations.tokencut.calls",
     "update_baseline": "skipbench.results.baseline",
 }
 
-__all__ = ["__version__", *sorted(_HOME)]
+
+def _public() -> list[str]:
+    """With a function for each evaluation, and `probe_all` where `probe` returns one record."""
+    from skipbench.evaluations import evaluations
+
+    functions = [
+        *evaluations(),
+        *(f"{e.name}_all" for e in evaluations().values() if e.returns_one),
+    ]
+    return sorted(["__version__", *_HOME, *functions])
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'skipbench' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if name == "__all__":
+        return _public()
+    if not name.startswith("_") and name in _public():
+        return import_module("skipbench.calls").function_of(name)
+    raise AttributeError(f"module 'skipbench' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return _public()

@@ -46,7 +46,7 @@ def shown(text: object) -> str:
     """Text from outside, without markup and without control sequences."""
     from rich.markup import escape
 
-    from skipbench.results.rendering import printable
+    from skipbench.results.tables.render import printable
 
     return escape(printable(str(text)))
 

@@ -1,17 +1,20 @@
-"""What the demo runs: two small models made by the two initialisations, on pictures at hand."""
+"""The demo: every evaluation on two small untrained models and the embedded data set."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from skipbench import pipeline
 from skipbench.backbones.initialisation import VIT_S_DINO, initialise_skipless
 from skipbench.backbones.vit import make_vit
 from skipbench.checkpoints import save_checkpoint
+from skipbench.evaluations import evaluations
+from skipbench.evaluations.base import Evaluation
 from skipbench.files import ensure_writable
-from skipbench.records import CheckpointFacts, Residual, Result
+from skipbench.records import CheckpointFacts, Residual
 
 if TYPE_CHECKING:
     from skipbench.results.read import Stored
@@ -90,7 +93,7 @@ def make_checkpoints(folder: Path) -> tuple[Path, Path]:
 
 
 def draw_shapes(path: Path) -> Path:
-    """Some pictures of the embedded data set, with their masks."""
+    """A sheet of images of the embedded data set with their masks."""
     from skipbench.datasets import open_dataset
     from skipbench.pictures import dataset_sheet, save
 
@@ -98,72 +101,27 @@ def draw_shapes(path: Path) -> Path:
     return path
 
 
-def probe_shapes(ckpt: Path, folder: Path) -> list[Result]:
-    """The linear probe on the embedded data set, small enough for two cores: the paper's two kinds
-    of features with pictures, and two blocks more for a curve over depth."""
-    from skipbench.evaluations.probe.calls import probe_all
-
-    how: dict[str, Any] = {
-        "size": "160x208",
-        "epochs": 5,
-        "device": "cpu",
-        "out": folder / "results",
-        "cache": str(folder / "cache"),
-    }
-    found = probe_all(ckpt, "shapes", layers=["last", "multiscale"], pictures=4, **how)
-    return found + probe_all(ckpt, "shapes", layers=["1", "3"], **how)
-
-
-def cut_shapes(ckpt: Path, folder: Path) -> Result:
-    """Object discovery on the same pictures, with every block."""
-    from skipbench.evaluations.tokencut.calls import tokencut
-
-    return tokencut(
-        ckpt, "shapes", layers="all", device="cpu", pictures=4, out=folder / "results",
-        cache=str(folder / "cache"),
-    )  # fmt: skip
-
-
-def look_up_shapes(ckpt: Path, folder: Path) -> list[Result]:
-    """What needs no training, on the features of the probe: neighbours and clusters."""
-    from skipbench.evaluations.knn.calls import cluster, knn
-
-    how: dict[str, Any] = {
-        "size": "160x208",
-        "device": "cpu",
-        "out": folder / "results",
-        "cache": str(folder / "cache"),
-    }
-    return [*knn(ckpt, "shapes", **how), *cluster(ckpt, "shapes", seeds=3, **how)]
-
-
-def colour_shapes(ckpts: Sequence[Path], folder: Path) -> list[Result]:
-    """Principal components of every block of both models, on some of the same pictures."""
-    from skipbench.evaluations.pca.calls import pca
-
-    return pca(
-        ckpts, "dataset:shapes", layers="all", limit=8, size="short:288", device="cpu",
-        out=folder / "pca", cache=str(folder / "cache"),
-    )  # fmt: skip
-
-
 def evaluate(ckpts: Sequence[Path], folder: Path) -> "list[Stored]":
-    """This demo's records: those of an older one may lie beside them."""
+    """Every evaluation of both models. Records of an older demo may lie beside these."""
+    one_each = [e for e in evaluations().values() if not e.takes_several_checkpoints]
+    runs = [(one, [ckpt]) for ckpt in ckpts for one in one_each]
+    together = [(one, ckpts) for one in evaluations().values() if one not in one_each]
+    return [record for one, paths in [*runs, *together] for record in _records(one, paths, folder)]
+
+
+def _records(evaluation: Evaluation, ckpts: Sequence[Path], folder: Path) -> "Iterator[Stored]":
     from skipbench.results.read import Stored
 
-    found = []
-    for ckpt in ckpts:
-        figures = [
-            *probe_shapes(ckpt, folder),
-            cut_shapes(ckpt, folder),
-            *look_up_shapes(ckpt, folder),
-        ]
-        found += [Stored(result, folder / "results") for result in figures]
-    return found + [Stored(result, folder / "pca") for result in colour_shapes(ckpts, folder)]
+    out = folder / evaluation.settings.defaults()["out"]
+    where = {"device": "cpu", "cache": str(folder / "cache"), "out": out}
+    target = evaluation.target([str(ckpt) for ckpt in ckpts], "shapes")
+    for given in evaluation.demo:
+        settings = evaluation.settings.make({**target, **given, **where})
+        yield from (Stored(result, out) for result in pipeline.evaluate(evaluation, settings))
 
 
 def run(folder: str | Path = "demo") -> Path:
-    """`skipbench demo` without its screens: the report's path."""
+    """`skipbench demo` without its output on screen: the path of the report."""
     from skipbench.results.report import report
 
     folder = Path(folder)

@@ -40,7 +40,7 @@ from skipbench.records import (
     VariantHealth,
     Verdict,
 )
-from skipbench.results.store import find_result, relabel, write_result
+from skipbench.record_store import find_result, relabel, write_result
 
 if TYPE_CHECKING:
     from skipbench.evaluations.base import Evaluation

@@ -17,7 +17,7 @@ import torch
 from loopback import Server
 from PIL import Image
 
-from skipbench.results.store import read_result
+from skipbench.record_store import read_result
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

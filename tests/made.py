@@ -8,7 +8,7 @@ import numpy as np
 
 from skipbench.metrics.boxes import cross_chosen, share_percent
 from skipbench.metrics.segmentation import miou_percent, scores
-from skipbench.results.store import plain_result, result_id, write_result
+from skipbench.record_store import plain_result, result_id, write_result
 
 CLASSES = ("background", "cat", "dog")
 

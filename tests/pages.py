@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from made import data_part, make_result
 from PIL import Image
 
-from skipbench.results.store import write_result
+from skipbench.record_store import write_result
 
 SCRIPT = "<script>window.pwned = 1; alert(1)</script>"
 HOSTILE = (

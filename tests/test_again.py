@@ -13,11 +13,11 @@ from skipbench import demo
 from skipbench.demo import make_weights, small_facts
 from skipbench.errors import CheckpointError, DataError, UsageError
 from skipbench.evaluations.probe.calls import probe_again
-from skipbench.evaluations.probe.comparison import draw_comparison
+from skipbench.results.compare_pictures import draw_comparison
 from skipbench.results.baseline import read_baseline
 from skipbench.results.compare import paired
 from skipbench.results.read import read_results
-from skipbench.results.store import read_result, write_result
+from skipbench.record_store import read_result, write_result
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -179,7 +179,7 @@ def test_predictions_in_a_comparison_are_those_of_the_record(two, tmp_path):
     """The head of the record on features computed anew: the same pixels right as were counted."""
     from contextlib import ExitStack
 
-    from skipbench.evaluations.probe.comparison import _drawing
+    from skipbench.results.compare_pictures import _drawing
     from skipbench.metrics.segmentation import class_counts
     from skipbench.pictures import blend, paint
 

@@ -27,7 +27,7 @@ from skipbench.evaluations.knn.calls import KnnOptions, open_knn
 from skipbench.features.stream import Extractor
 from skipbench.pipeline import Reading
 from skipbench.results.baseline import read_baseline
-from skipbench.results.store import read_arrays
+from skipbench.record_store import read_arrays
 from skipbench.suites._neighbour_kinds import KNN_KEYS
 from skipbench.suites.kinds import Places
 

@@ -35,7 +35,7 @@ from skipbench.evaluations.pca.calls import open_pca
 from skipbench.evaluations.pca.run import PcaRun
 from skipbench.evaluations.pca.settings import MARK
 from skipbench.features.stream import Extractor
-from skipbench.results.store import read_arrays, read_result
+from skipbench.record_store import read_arrays, read_result
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 

@@ -21,7 +21,7 @@ from skipbench.evaluations.pictures import worst_and_best
 from skipbench.evaluations.segmentation.images import Keeping
 from skipbench.features.stream import Extractor
 from skipbench.metrics.segmentation import scores
-from skipbench.results.store import find_result, read_arrays, read_result, write_result
+from skipbench.record_store import find_result, read_arrays, read_result, write_result
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 

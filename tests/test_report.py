@@ -27,7 +27,7 @@ from skipbench.errors import DataError, ResourceError, UsageError
 from skipbench.results.report import charts, report, short
 from skipbench.results.report.charts import Line, Point
 from skipbench.results.report.records import command
-from skipbench.results.store import write_result
+from skipbench.record_store import write_result
 
 
 def made(tmp_path, results, **options):

@@ -9,7 +9,7 @@ from made import counts_of, make_result, put_tokencut, scores_by_block, with_cou
 from pages import SCRIPT, hostile_records, with_tiles
 
 from skipbench.results.report import report
-from skipbench.results.store import write_result
+from skipbench.record_store import write_result
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from made import make_result, paper_records, put_tokencut, scores_with_best, tok
 from skipbench.errors import DataError, UsageError
 from skipbench.records import RESULT_SCHEMA, Result
 from skipbench.results.read import pick, read_results, selected_on
-from skipbench.results.store import (
+from skipbench.record_store import (
     find_result,
     plain_result,
     read_arrays,

@@ -24,7 +24,7 @@ from skipbench.evaluations.pca.calls import PcaOptions
 from skipbench.evaluations.probe.calls import ProbeOptions, probe_all
 from skipbench.evaluations.tokencut.calls import TokencutOptions
 from skipbench.pipeline import Reading
-from skipbench.results.store import find_result
+from skipbench.record_store import find_result
 from skipbench.suites._files import epochs_in
 from skipbench.suites._pca_kind import PCA_KEYS
 from skipbench.suites._probe_kind import PROBE_KEYS

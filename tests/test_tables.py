@@ -22,8 +22,8 @@ from made import (
 
 import skipbench
 from skipbench.errors import DataError, UsageError
-from skipbench.results.rendering import render
-from skipbench.results.store import write_result
+from skipbench.results.tables.render import render
+from skipbench.record_store import write_result
 from skipbench.results.tables import FORMATS, table, tables
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -31,7 +31,7 @@ from skipbench.evaluations.tokencut.objects import Found
 from skipbench.features.stream import Extractor
 from skipbench.files import write_whole
 from skipbench.metrics.intervals import exact_interval
-from skipbench.results.store import read_arrays
+from skipbench.record_store import read_arrays
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 

@@ -105,28 +105,28 @@ def _report(verdicts: "list[Verdict]", junit: str | None, github: bool, as_json:
     from pathlib import Path
 
     from skipbench.files import ensure_writable, write_whole
-    from skipbench.results import gates
+    from skipbench.results import check_formats
 
     if junit:
         ensure_writable(Path(junit).parent)
-        write_whole(Path(junit), gates.junit(verdicts).encode())
+        write_whole(Path(junit), check_formats.junit(verdicts).encode())
     if as_json:
         typer.echo(json.dumps([verdict.to_json() for verdict in verdicts], indent=2))
     else:
         _show(verdicts)
     if github:
-        for line in gates.annotations(verdicts):
+        for line in check_formats.annotations(verdicts):
             typer.echo(line, err=as_json)
         if place := os.environ.get("GITHUB_STEP_SUMMARY"):
             try:
                 with Path(place).open("a", encoding="utf-8", errors="replace") as file:
-                    file.write(gates.step_summary(verdicts))
+                    file.write(check_formats.step_summary(verdicts))
             except OSError as error:  # the verdict matters more
                 typer.echo(f"no step summary: {error}", err=True)
 
 
 def _show(verdicts: "list[Verdict]") -> None:
-    from skipbench.results.gates import sentence, summary, worst_first
+    from skipbench.results.check_formats import sentence, summary, worst_first
 
     styles = {"worse": "bold red", "missing": "bold red", "better": "green", "new": "dim"}
     table = plain_table()
@@ -191,7 +191,7 @@ def calibrate(
     wanted = parse_seeds(seeds)
     stored = read_results(results or ["results"])  # before torch is loaded
 
-    from skipbench.calibrate import calibrate as run
+    from skipbench.results.calibrate import calibrate as run
 
     found = run(
         stored, baseline, seeds=wanted, where=where or (), ckpt=ckpt,

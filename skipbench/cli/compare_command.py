@@ -76,7 +76,7 @@ def compare(
     found = run(a, b, results=folder, resamples=resamples, seed=seed, select=select)
     drawn = []
     if pictures:
-        from skipbench.evaluations.probe.comparison import draw_comparison
+        from skipbench.results.compare_pictures import draw_comparison
 
         for pair in found:
             place = Path(out or pair.b[0].folder / "compare")
@@ -98,14 +98,14 @@ def compare(
 
 def show(pair: "Paired", top: int) -> None:
     from skipbench.results.baseline import unusual
-    from skipbench.results.figures import METRICS, Figure
-    from skipbench.results.rendering import chance, signed
+    from skipbench.results.scores import METRICS, Score
+    from skipbench.results.tables.render import chance, signed
 
     console = wide_page()
     first = pair.a[0].result
     metric = METRICS.get(pair.metric, pair.metric)
     method = first.protocol.get("method") or first.evaluation
-    told = [word for word in unusual(Figure(pair.a[0])) if word != method]
+    told = [word for word in unusual(Score(pair.a[0])) if word != method]
     where = f"{first.dataset['name']} {first.dataset['split']}"
     heading = f"\n{method} on {', '.join([where, *told])}"
     console.print(heading, style="bold", markup=False)
@@ -138,13 +138,13 @@ def _has_chance(result: "Result") -> bool:
 
 
 def _who(side: Any) -> str:
-    from skipbench.results.figures import Figure
-    from skipbench.results.rendering import printable
+    from skipbench.results.scores import Score
+    from skipbench.results.tables.render import printable
 
     result = side[0].result
     seeds = f", {len(side)} seeds" if len(side) > 1 else ""
     name, residual = result.checkpoint["name"], result.checkpoint["residual"]
-    features = Figure(side[0]).facts["features"]
+    features = Score(side[0]).facts["features"]
     return printable(f"{name} ({residual}), {features}{seeds}  {result.id}")
 
 
@@ -167,7 +167,7 @@ def _verdict(pair: "Paired") -> str:
 
 
 def _moves(console: Any, what: str, moves: "list[Move]") -> None:
-    from skipbench.results.rendering import signed
+    from skipbench.results.tables.render import signed
 
     if not moves:
         return

@@ -52,7 +52,7 @@ def _show_results(records: "list[Stored]") -> None:
     from skipbench.cli.compare_command import show as show_comparison
     from skipbench.cli.page import wide_page
     from skipbench.results.compare import compare
-    from skipbench.results.rendering import show as show_table
+    from skipbench.results.tables.render import show as show_table
     from skipbench.results.tables import table
 
     typer.echo()

@@ -3,7 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,15 +18,18 @@ if TYPE_CHECKING:
     from skipbench.evaluations.estimate import Estimate
 
 # Every generated command has these, beside its settings.
-COMMON = {"dry_run": common.DryRun, "as_json": common.Json, "quiet": common.Quiet,
-          "verbose": common.Verbose}  # fmt: skip
+COMMON = {
+    "dry_run": common.DryRun, "as_json": common.Json, "quiet": common.Quiet,
+    "verbose": common.Verbose, "help": common.Help,
+}  # fmt: skip
 
 
 def add_to(app: typer.Typer) -> None:
     from skipbench.cli.app import ending_well
 
     for evaluation in evaluations().values():
-        app.command(evaluation.name)(ending_well(command_of(evaluation)))
+        command = ending_well(command_of(evaluation))
+        app.command(evaluation.name, add_help_option=False)(command)
 
 
 def command_of(evaluation: Evaluation) -> Callable[..., None]:
@@ -34,7 +37,7 @@ def command_of(evaluation: Evaluation) -> Callable[..., None]:
         flags = {name: given.pop(name) for name in COMMON}
         run(evaluation, values_of(evaluation.settings, given), flags["dry_run"], flags["as_json"])
 
-    parameters = {name: one for name, one in _parameters(evaluation.settings)}
+    parameters = dict(_parameters(evaluation.settings))
     parameters |= {name: _parameter(name, annotation, False) for name, annotation in COMMON.items()}
     return with_signature(command, evaluation.name, evaluation.summary, parameters)
 
@@ -107,11 +110,11 @@ def _parameters(settings: type[Settings]) -> Iterator[tuple[str, inspect.Paramet
         required = name not in defaults
         if option.switch and defaults[name] is not False:
             # The position that changes something is shown, the other one is only accepted.
-            tri_state = defaults[name] is None
-            on = _option(name, option, None, bool, hidden=not tri_state)
-            off = _option(name, option, defaults[name], bool, flag=f"--no-{_dashed(name)}")
-            yield name, on
-            yield f"no_{name}", off.replace(name=f"no_{name}")
+            either = defaults[name] is None
+            off = replace(option, help=f"Turn --{_dashed(name)} off.") if either else option
+            flag = f"--no-{_dashed(name)}"
+            yield name, _option(name, option, None, bool, hidden=not either)
+            yield f"no_{name}", _option(f"no_{name}", off, None, bool, flag=flag)
         else:
             kind: Any = bool if option.switch else list[str] if option.several else str
             yield name, _option(name, option, defaults.get(name), kind, required=required)
@@ -136,7 +139,7 @@ def _option(
         return _parameter(name, Annotated[kind, argument], inspect.Parameter.empty)
     flags = [flag] if flag else list(option.flags) or [f"--{_dashed(name)}"]
     made = typer.Option(
-        *flags, help=help, metavar=None if option.switch else option.metavar,
+        *flags, help=help, metavar=" " if option.switch else option.metavar,
         rich_help_panel=option.panel, show_default=False, hidden=hidden, envvar=option.env,
         show_envvar=False,
     )  # fmt: skip

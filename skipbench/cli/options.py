@@ -8,6 +8,7 @@ import typer
 
 from skipbench.errors import CheckpointError, UsageError, did_you_mean
 from skipbench.files import missing_checkpoint
+from skipbench.settings.declaration import OUTPUT
 from skipbench.records import LABELS, PRECISIONS, PositionRule, Residual, StoreDtype
 
 if TYPE_CHECKING:
@@ -190,7 +191,11 @@ NoCache = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Do it again, though it is done.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only say how long it would take, from a trial.")
+    bool,
+    typer.Option(
+        "--dry-run", help="Estimate time, disk and memory from a short trial.", metavar=" ",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 Predictions = Annotated[
     int,
@@ -230,10 +235,39 @@ Strict = Annotated[
     bool, typer.Option("--strict", help="A damaged or newer record is an error (exit 4).")
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="Machine-readable output on stdout, all else on stderr.")
+    bool,
+    typer.Option(
+        "--json", help="JSON on stdout, everything else on stderr.", metavar=" ",
+        rich_help_panel=OUTPUT,
+    ),
+]  # fmt: skip
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="No progress, no notes.", metavar=" ", rich_help_panel=OUTPUT
+    ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Details, and tracebacks.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Details and tracebacks.", metavar=" ", rich_help_panel=OUTPUT
+    ),
+]
+
+
+def _show_help(context: typer.Context, value: bool) -> None:
+    if value:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+Help = Annotated[
+    bool,
+    typer.Option(
+        "--help", "-h", help="Show this message.", metavar=" ", is_eager=True,
+        callback=_show_help, rich_help_panel=OUTPUT,
+    ),
+]  # fmt: skip
 
 
 def inspection(ckpt: str, reading: "Callable[[], Reading]") -> "Inspection":

@@ -31,7 +31,7 @@ def list_(
     verbose: options.Verbose = False,
 ) -> None:
     """List the records, one a line, newest last."""
-    from skipbench.results.figures import only, parse_where
+    from skipbench.results.scores import only, parse_where
     from skipbench.results.read import read_results
 
     stored = read_results(results or ["results"], strict=strict)
@@ -46,9 +46,9 @@ def list_(
 
 
 def _plain(one: "Stored") -> dict[str, Any]:
-    from skipbench.results.figures import Figure
+    from skipbench.results.scores import Score
 
-    figure = Figure(one)
+    figure = Score(one)
     return {
         "id": one.result.id,
         "file": str(one.path),
@@ -61,13 +61,13 @@ def _plain(one: "Stored") -> dict[str, Any]:
 
 
 def _print(found: "list[Stored]") -> None:
-    from skipbench.results.figures import METRICS, Figure
+    from skipbench.results.scores import METRICS, Score
 
     table = plain_table()
     for name in ("id", "checkpoint", "variant", "data set", "features", "figure", "finished"):
         table.add_column(name, no_wrap=True, justify="right" if name == "figure" else "left")
     for one in found:
-        figure = Figure(one)
+        figure = Score(one)
         facts = figure.facts
         ends = f" [{figure.interval[0]:.1f}, {figure.interval[1]:.1f}]" if figure.interval else ""
         cells = (

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from skipbench.suites import Outcome
-    from skipbench.suites.dry import Forecast
+    from skipbench.suites.forecast import Forecast
 
 
 def add_to(app: typer.Typer) -> None:
@@ -66,7 +66,7 @@ def run(
     down in OUT/failures, and the rest goes on.
     """
     from skipbench.suites import carry_out, exit_code, make_plan
-    from skipbench.suites.dry import forecast
+    from skipbench.suites.forecast import forecast
 
     plan = make_plan(
         suite, only=only or (), force=force, out=out, data_root=data_root, device=device,
@@ -113,7 +113,7 @@ def _figures(outcome: "Outcome") -> "Iterator[tuple[str, str, str, str]]":
     from pathlib import Path
 
     from skipbench.results.baseline import unusual
-    from skipbench.results.figures import METRICS, entries
+    from skipbench.results.scores import METRICS, entries
     from skipbench.results.read import Stored
 
     for entry in entries(Stored(result, Path()) for result in outcome.results):

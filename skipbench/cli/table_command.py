@@ -91,7 +91,7 @@ def table(
         compact=compact, select=select, strict=strict,
     )  # fmt: skip
 
-    from skipbench.results.rendering import render, show
+    from skipbench.results.tables.render import render, show
 
     if output:
         from skipbench.files import ensure_writable, write_whole

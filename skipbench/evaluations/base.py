@@ -38,10 +38,16 @@ class Evaluation:
     writes_one: ClassVar[bool] = False  # one record per run: --json prints it, not a list
     returns_one: ClassVar[bool] = False  # the Python function returns one record, not a list
     demo: ClassVar[Sequence[Mapping[str, Any]]] = ({},)  # settings of its runs in the demo
+    swept: ClassVar[Sequence[str]] = ()  # settings in which the records of one run differ
+    fixed_in_suites: ClassVar[Mapping[str, Any]] = {}  # settings that a suite may not change
 
     def target(self, ckpts: Sequence[str], dataset: str) -> Mapping[str, Any]:
         """The settings that say what is evaluated, for a suite or the demo."""
         return {"ckpt": ckpts[0], "dataset": dataset}
+
+    @property
+    def takes_several_checkpoints(self) -> bool:
+        return "ckpts" in self.settings.options()
 
     def run_instead(self, settings: Any, as_json: bool) -> bool:
         """True if the settings asked for something that gives no record, and it was done."""

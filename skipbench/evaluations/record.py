@@ -11,7 +11,7 @@ from skipbench.features.held import Features
 from skipbench.metrics.intervals import METHOD, RESAMPLES
 from skipbench.pipeline import Inspection
 from skipbench.records import DatasetFacts, Result
-from skipbench.results.store import plain_result
+from skipbench.record_store import plain_result
 
 if TYPE_CHECKING:
     from skipbench.evaluations.run import Cell, FeatureRun

@@ -10,7 +10,7 @@ import numpy as np
 
 from skipbench.errors import ResourceError
 from skipbench.files import write_whole
-from skipbench.results.store import packed, unpacked
+from skipbench.record_store import packed, unpacked
 
 log = logging.getLogger("skipbench")
 

@@ -23,7 +23,7 @@ from skipbench.features.store import model_part
 from skipbench.images import Picture, padded, parse_size, size_name, target_hw
 from skipbench.pipeline import Inspection
 from skipbench.records import DatasetFacts, FeatureSpec, Result
-from skipbench.results.store import find_result
+from skipbench.record_store import find_result
 
 if TYPE_CHECKING:
     from skipbench.evaluations.estimate import Estimate

@@ -15,10 +15,10 @@ import numpy as np
 
 from skipbench.errors import DataError, UsageError
 from skipbench.files import ensure_writable, write_whole
-from skipbench.results.figures import (
+from skipbench.results.scores import (
     FACTS,
     Entry,
-    Figure,
+    Score,
     differing,
     entries,
     fits,
@@ -26,7 +26,7 @@ from skipbench.results.figures import (
     parse_where,
 )
 from skipbench.results.read import Source, read_results
-from skipbench.results.store import is_number, parse_json, read_arrays, write_arrays
+from skipbench.record_store import is_number, parse_json, read_arrays, write_arrays
 
 SCHEMA = 1
 
@@ -84,7 +84,7 @@ def name_of(entry: Entry) -> str:
     )  # fmt: skip
 
 
-def unusual(figure: Figure) -> list[str]:
+def unusual(figure: Score) -> list[str]:
     """Settings that a name is not complete without: "lost", "k 5"."""
     settings, usual = figure.settings, USUAL.get(figure.facts["evaluation"], {})
     told = {n: settings[n] for n in usual if settings.get(n) not in (None, usual[n])}

@@ -20,7 +20,7 @@ from skipbench.files import read_json
 from skipbench.metrics.intervals import RESAMPLES, SIGNIFICANT, interval, resample_weights
 from skipbench.results.baseline import Baseline, Expected, counts_key, named, read_baseline
 from skipbench.results.compare import Side, chance_of
-from skipbench.results.figures import Entry, differing, entries, fits, only, parse_where
+from skipbench.results.scores import Entry, differing, entries, fits, only, parse_where
 from skipbench.results.read import Source, Stored, listed, read_results
 
 log = logging.getLogger("skipbench")

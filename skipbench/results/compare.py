@@ -28,12 +28,12 @@ from skipbench.metrics.intervals import (
 )
 from skipbench.metrics.segmentation import LEFT_OUT, class_iou, miou_percent
 from skipbench.records import Result
-from skipbench.results.figures import Entry, Figure, differing, entries
+from skipbench.results.scores import Entry, Score, differing, entries
 from skipbench.results.read import Source, Stored, pick, read_results, selected_on
 
 log = logging.getLogger("skipbench")
 
-Score = Callable[[np.ndarray], np.ndarray]
+ScoreFunction = Callable[[np.ndarray], np.ndarray]
 
 SHARES = ("corloc", "iou", "coherence")  # means over images: a score and a one for each
 
@@ -234,7 +234,7 @@ def _require_one_measure(a: Result, b: Result) -> None:
 def _differs(ours: Sequence[Stored], theirs: Sequence[Stored]) -> dict[str, list[Any]]:
     """What else is not alike, and may be what the difference is of."""
     ways = []
-    for figure in (Figure(ours[0]), Figure(theirs[0])):
+    for figure in (Score(ours[0]), Score(theirs[0])):
         trained = {k: v for k, v in figure.images.items() if "trained" in k}
         split = {"split": figure.facts["split"]}
         seed = {"seed": figure.facts["seed"]} if len(ours) == len(theirs) == 1 else {}
@@ -313,7 +313,7 @@ class Drawn:
     """Summed counts of resamples, for each seed."""
 
     summed: Sequence[np.ndarray]
-    score: Score
+    score: ScoreFunction
 
     @property
     def value(self) -> np.ndarray:
@@ -326,7 +326,7 @@ class Drawn:
         return 100 * np.mean([class_iou(summed) for summed in self.summed], axis=0)
 
 
-def score_of(result: Result) -> Score:
+def score_of(result: Result) -> ScoreFunction:
     """Summed counts → percent. mIoU: (…, 3, classes); CorLoc and IoU by image: (…, 2)."""
     if result.metrics["headline"] in SHARES:
         return share_percent

@@ -10,7 +10,7 @@ import numpy as np
 
 from skipbench.errors import DataError, UsageError, did_you_mean, some_of
 from skipbench.records import Result
-from skipbench.results.store import read_arrays, read_result
+from skipbench.record_store import read_arrays, read_result
 
 log = logging.getLogger("skipbench")
 

@@ -1,11 +1,11 @@
 """`skipbench run suite.toml`: checkpoints × evaluations × data sets, as data.
 
-read.py      TOML → checked entries; all mistakes at once, with line and key
-plan.py      the cells, in the order they are done; data sets are opened
-kinds.py     what can be evaluated; one entry each
-sharing.py   one pass over the images for several evaluations
-execute.py   the work: finished cells are skipped, failed ones written down
-dry.py       what it would take
+read.py             TOML → checked entries; all mistakes at once, each with its path
+plan.py             the cells, in the order they are run; data sets are opened
+shared_features.py  one pass over the images for several evaluations
+execute.py          runs the cells: finished ones are skipped, failures are recorded
+ledger.py           which cells are done, and which have failed
+forecast.py         estimates time and disk
 """
 
 from skipbench.suites.execute import Outcome, carry_out, exit_code, run

@@ -1,4 +1,4 @@
-"""A suite carried out: what is done is skipped, what fails is written down, the rest goes on."""
+"""Runs a suite: finished cells are skipped, failures are recorded, and the rest continues."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,18 +13,24 @@ from skipbench.engine.progress import Begin, overall
 from skipbench.errors import CheckpointError, SkipbenchError, UsageError
 from skipbench.files import cache_folder, ensure_writable
 from skipbench.records import Result
-from skipbench.suites._ledger import Ledger, exit_code_of
-from skipbench.suites._problems import Problems
-from skipbench.suites.kinds import Opened
-from skipbench.suites.plan import Cell, Plan, make_plan
+from skipbench.suites.ledger import Ledger, exit_code_of
+from skipbench.suites.plan import Cell, Plan, make_plan, settings_of
+from skipbench.suites.problems import Problems
 from skipbench.suites.read import CheckpointEntry
 
 if TYPE_CHECKING:
-    from skipbench.pipeline import Reading
+    from skipbench.evaluations.run import Run
+    from skipbench.pipeline import Inspection, Reading
 
 log = logging.getLogger("skipbench")
 
-APART = ("k", "temperature", "clusters")  # in which records of one cell differ, beside layers
+
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint, read once for all of its cells."""
+
+    reading: "Reading"
+    inspection: "Inspection"
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,11 @@ class Outcome:
                     "record": result.id,
                     "layers": result.features.get("layers"),
                     "seed": result.protocol.get("seed"),
-                    **{key: result.protocol[key] for key in APART if key in result.protocol},
+                    **{
+                        key: result.protocol[key]
+                        for key in self.cell.kind.swept
+                        if key in result.protocol
+                    },
                     **figure_of(result),
                     "interval": result.metrics.get("interval"),
                 }
@@ -66,7 +76,7 @@ class Outcome:
 
 
 def figure_of(result: Result) -> dict[str, Any]:
-    """Its headline; nothing of pictures of which there is nothing to tell."""
+    """Its headline; empty for pictures without segments."""
     name = result.metrics.get("headline")
     return {} if name is None else {name: result.metrics[name]}
 
@@ -91,8 +101,8 @@ def run(
     only: Sequence[str] = (),
     force: bool = False,
 ) -> list[Outcome]:
-    """`skipbench run`: every cell of a suite. A failed one is an outcome, not an exception; what
-    is wrong in the suite itself is one."""
+    """`skipbench run`: every cell of a suite. A failed cell is an outcome, not an exception; a
+    mistake in the suite itself raises."""
     plan = make_plan(
         path, out=out, data_root=data_root, device=device, cache=cache, only=only, force=force
     )
@@ -120,7 +130,7 @@ class _Work:
                 self._end(Outcome(cell, "done before", tuple(results)))
         before, cells = len(self.outcomes), self.plan.cells
         if before:
-            log.info("%d of %d cells: done before; --force does them again", before, len(cells))
+            log.info("%d of %d cells: done before; --force recomputes them", before, len(cells))
         todo = [cell for cell in cells if cell not in self.outcomes]
         check_hashes(self.plan, todo)
         if todo:
@@ -130,35 +140,35 @@ class _Work:
         return [self.outcomes[cell] for cell in cells]
 
     def _begin(self, cell: Cell) -> None:
-        """Said once, however much comes before its own work."""
+        """Announced once, however much comes before its own work."""
         if cell is not self.current:
             self.current = cell
             self.begin(len(self.outcomes), cell.title)
 
     def _checkpoint(self, cells: list[Cell]) -> None:
-        """Read once; where that fails, all its cells have failed."""
+        """Read once; if that fails, all its cells have failed."""
         self._begin(cells[0])
         with self._failing(cells, cells[0].checkpoint.name):
             opened = open_entry(cells[0].checkpoint, self.plan.places.device)
-            self._refuse_twins(opened, cells[0].checkpoint.name)
+            self._refuse_duplicate(opened, cells[0].checkpoint.name)
             for _, group in groupby(cells, lambda cell: cell.dataset):
                 self._dataset(opened, list(group))
 
-    def _refuse_twins(self, opened: Opened, name: str) -> None:
-        """Two names for one model would take turns on its records."""
+    def _refuse_duplicate(self, opened: Opened, name: str) -> None:
+        """Two names for one model would overwrite each other's records."""
         choice, facts = opened.inspection.choice, opened.inspection.checkpoint.facts
         first = self._first_name({**vars(facts), "residual": choice and choice.residual}, name)
         if first != name:
-            raise UsageError(f"the same weights as {first}: their records are those of {first}")
+            raise UsageError(f"the same weights as {first}, whose records they would overwrite")
 
     def _first_name(self, facts: Mapping[str, Any], name: str) -> str:
         words = ("sha256", "weights", "residual", "position_rule")
         return self.names.setdefault(str([facts.get(word) for word in words]), name)
 
     def _dataset(self, opened: Opened, cells: list[Cell]) -> None:
-        """The images are seen once for all evaluations, then each does its part."""
+        """One pass over the images for all evaluations, then each of them runs."""
         self._begin(cells[0])
-        runs: dict[Cell, Any] = {}
+        runs: dict[Cell, Run] = {}
         for cell in cells:
             with self._failing([cell], cell.title):
                 runs[cell] = open_cell(self.plan, cell, opened)
@@ -168,11 +178,11 @@ class _Work:
             with self._failing([cell], cell.title):
                 self._do(cell, runs.pop(cell))
 
-    def _share(self, runs: dict[Cell, Any]) -> None:
+    def _share(self, runs: "dict[Cell, Run]") -> None:
         """Features of which several evaluations need different blocks or tensors, in one pass."""
-        from skipbench.suites.sharing import passes
+        from skipbench.suites.shared_features import passes
 
-        needs = [(need, cell) for cell, run in runs.items() for need in cell.kind.needs(run)]
+        needs = [(need, cell) for cell, run in runs.items() for need in run.needs()]
         whose = {id(need): cell for need, cell in needs}
         for one in passes([need for need, _ in needs]) if len(runs) > 1 else []:
             cells = [whose[id(need)] for need in one.needs]
@@ -180,9 +190,11 @@ class _Work:
                 with self._failing(cells, f"{cells[0].checkpoint.name} on {cells[0].data_name}"):
                     one.compute()
 
-    def _do(self, cell: Cell, run: Any) -> None:
-        state: Literal["done", "done before"] = "done" if cell.kind.missing(run) else "done before"
-        results = cell.kind.do(run)
+    def _do(self, cell: Cell, run: "Run") -> None:
+        from skipbench.pipeline import carry_out
+
+        state: Literal["done", "done before"] = "done" if run.missing() else "done before"
+        results = carry_out(run)
         self.ledger.note(cell, results)
         self._end(Outcome(cell, state, tuple(results)))
 
@@ -192,7 +204,7 @@ class _Work:
 
     @contextmanager
     def _failing(self, cells: Sequence[Cell], whose: str) -> Iterator[None]:
-        """What goes wrong in here is the end of those of these cells that have not ended."""
+        """An error in here fails those of the cells that have not ended."""
         try:
             yield
         except Exception as error:
@@ -203,28 +215,28 @@ class _Work:
                 if cell not in self.outcomes:
                     self.ledger.fail(cell, error)
                     self.outcomes[cell] = Outcome(cell, "failed", error=error)
-            # Its frames hold a model and features, which the next cells need the memory of.
+            # Its frames hold a model and features: the next cells need their memory.
             error.__traceback__ = error.__context__ = error.__cause__ = None
 
 
 def check_hashes(plan: Plan, cells: Sequence[Cell]) -> None:
-    """Before anything runs: a wrong file is not found out hours later."""
+    """Before anything runs, so that a wrong file is not found hours later."""
     from skipbench.checkpoints.files import sha256_of
 
-    problems = Problems(plan.suite.path, plan.suite.lines)
+    problems = Problems(plan.suite.path)
     for entry in dict.fromkeys(cell.checkpoint for cell in cells):
         if entry.sha256 and Path(entry.path).is_file():
             try:
                 _compare_hash(entry, sha256_of(Path(entry.path)))
             except CheckpointError as error:
-                problems.add("checkpoint", entry.index, "sha256", error)
+                problems.add(f"{entry.table}.sha256", error)
     problems.raise_if_any()
 
 
 def _compare_hash(entry: CheckpointEntry, sha256: str) -> None:
     if entry.sha256 and not sha256.startswith(entry.sha256):
         raise CheckpointError(
-            f"{entry.path} is another file than expected:\nsha256 {sha256}\nexpected {entry.sha256}"
+            f"{entry.path}: not the expected file\nsha256 {sha256}\nexpected {entry.sha256}"
         )
 
 
@@ -247,14 +259,15 @@ def open_entry(entry: CheckpointEntry, device: str) -> Opened:
     _compare_hash(entry, checkpoint.facts.sha256)
     told, named = checkpoint.facts.epoch, entry.name_epoch
     if told is not None and named is not None and abs(told - named) > 1:  # DINO counts from both
-        log.warning("%s says epoch %s, its name %s: the file is believed", entry.name, told, named)
+        log.warning("%s says epoch %s, its name %s: using the file's", entry.name, told, named)
     if checkpoint.facts.epoch is None and entry.name_epoch is not None:
         checkpoint = labelled(checkpoint, {"epoch": entry.name_epoch})
         inspection = replace(inspection, checkpoint=checkpoint)
-    return Opened(entry.path, reading, inspection)
+    return Opened(reading, inspection)
 
 
-def open_cell(plan: Plan, cell: Cell, opened: Opened) -> Any:
-    return cell.kind.open(
-        opened, cell.dataset, plan.data_of(cell), cell.evaluation.options, plan.places
-    )
+def open_cell(plan: Plan, cell: Cell, opened: Opened) -> "Run":
+    from skipbench.pipeline import open_run
+
+    settings = settings_of(plan.places, cell, opened.reading)
+    return open_run(cell.kind, settings, plan.data_of(cell), [opened.inspection])

@@ -1,4 +1,4 @@
-"""Checkpoints × data sets × evaluations: the cells of a suite, in the order they are done."""
+"""Checkpoints × data sets × evaluations: the cells of a suite, in the order they are run."""
 
 import hashlib
 import json
@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import SkipbenchError, UsageError, did_you_mean, some_of
+from skipbench.evaluations import find_evaluation
+from skipbench.evaluations.base import Evaluation
 from skipbench.files import user_path
-from skipbench.suites import _keys
-from skipbench.suites._problems import Problems
-from skipbench.suites.kinds import KINDS, Kind, Places
-from skipbench.suites.read import CheckpointEntry, EvaluationEntry, Suite, read_suite
+from skipbench.settings import Settings
+from skipbench.settings.parsers import Invalid
+from skipbench.suites.problems import Problems
+from skipbench.suites.read import SUITE_KEYS, CheckpointEntry, EvaluationEntry, Suite, read_suite
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
+    from skipbench.pipeline import Reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +30,8 @@ class Cell:
     dataset: str
 
     @property
-    def kind(self) -> Kind:
-        return KINDS[self.evaluation.kind]
+    def kind(self) -> Evaluation:
+        return find_evaluation(self.evaluation.kind)
 
     @property
     def data_name(self) -> str:
@@ -58,6 +61,18 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where and how, for all cells."""
+
+    out: Path
+    device: str = "auto"
+    data_root: str | None = None
+    cache: str | None = None
+    cache_limit: int | None = None  # None: the default
+    force: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     suite: Suite
     places: Places
@@ -71,28 +86,32 @@ class Plan:
 def make_plan(
     path: str | Path, *, only: Sequence[str] = (), force: bool = False, **given: Any
 ) -> Plan:
-    """The suite read, checked, and its data sets opened; no weights are read.
+    """The suite read and checked, and its data sets opened; no weights are read.
 
-    only: names of checkpoints, or patterns; given: out, data_root, device, cache, which come
-    before what the suite says.
+    only: names of checkpoints, or patterns; given: out, data_root, device, cache, which take
+    precedence over the suite.
     """
     given = {key: value for key, value in given.items() if value is not None}
     if "device" in given:
-        _option("device", _keys.device, given["device"])
+        try:
+            SUITE_KEYS["device"](given["device"])
+        except Invalid as error:
+            raise UsageError(f"--device {given['device']}: {error}") from None
     suite = read_suite(path)
     settings = {"out": "results", **suite.settings, **given}
     places = Places(out=user_path(settings.pop("out")), force=force, **settings)
-    chosen = _chosen(suite.checkpoints, only)
-    data = _open_data(suite, places)
-    cells = tuple(_cells(chosen, suite.evaluations))
-    return Plan(suite, places, cells, data)
+    cells = tuple(_cells(_chosen(suite.checkpoints, only), suite.evaluations))
+    return Plan(suite, places, cells, _open_data(suite, places, cells))
 
 
-def _option(name: str, check: _keys.Check, value: Any) -> None:
-    try:
-        check(value)
-    except UsageError as error:
-        raise UsageError(f"--{name} {error}") from None
+def settings_of(places: Places, cell: Cell, reading: "Reading | None" = None) -> Settings:
+    """The settings of one cell's evaluation. reading: how its checkpoint is read."""
+    given = {
+        **vars(places), **(reading or {}), **cell.evaluation.options, **cell.kind.fixed_in_suites,
+        **cell.kind.target([cell.checkpoint.path], cell.dataset),
+    }  # fmt: skip
+    known = cell.kind.settings.options()
+    return cell.kind.settings.make({name: value for name, value in given.items() if name in known})
 
 
 def _chosen(entries: Sequence[CheckpointEntry], only: Sequence[str]) -> list[CheckpointEntry]:
@@ -111,18 +130,23 @@ def _is_meant(entry: CheckpointEntry, pattern: str) -> bool:
     return pattern in (entry.name, entry.group) or fnmatchcase(entry.name, pattern)
 
 
-def _open_data(suite: Suite, places: Places) -> "dict[tuple[str, str], list[Dataset]]":
-    problems = Problems(suite.path, suite.lines)
-    opened, said = {}, set()
-    for entry in suite.evaluations:
-        for dataset in entry.datasets:
-            try:
-                found = KINDS[entry.kind].data(dataset, entry.options, places.data_root)
-                opened[entry.name, dataset] = found
-            except SkipbenchError as error:
-                if str(error) not in said:  # it takes many lines to say where one was looked for
-                    problems.add("evaluation", entry.index, "datasets", error)
-                said.add(str(error))
+def _open_data(
+    suite: Suite, places: Places, cells: Iterable[Cell]
+) -> "dict[tuple[str, str], list[Dataset]]":
+    problems = Problems(suite.path)
+    reported: set[str] = set()
+    opened: dict[tuple[str, str], list[Dataset]] = {}
+    for cell in cells:
+        entry, key = cell.evaluation, (cell.evaluation.name, cell.dataset)
+        if key in opened:
+            continue
+        try:
+            opened[key] = cell.kind.open_data(settings_of(places, cell))
+        except SkipbenchError as error:
+            opened[key] = []
+            if str(error) not in reported:  # long: it lists where the data set was looked for
+                problems.add(f"{entry.table}.datasets", error)
+            reported.add(str(error))
     problems.raise_if_any()
     return opened
 
@@ -130,7 +154,7 @@ def _open_data(suite: Suite, places: Places) -> "dict[tuple[str, str], list[Data
 def _cells(
     checkpoints: Iterable[CheckpointEntry], evaluations: Sequence[EvaluationEntry]
 ) -> Iterator[Cell]:
-    """Those that share features come one after another."""
+    """Those that share features follow one another."""
     datasets = dict.fromkeys(name for entry in evaluations for name in entry.datasets)
     for checkpoint in checkpoints:
         for dataset in datasets:

@@ -1,61 +1,69 @@
-"""A suite as data: TOML in, checked dataclasses out. No torch here: a mistake is said at once.
+"""A suite as data: TOML in, checked dataclasses out. No torch here: mistakes are reported at once.
 
-out = "results"                     # these are optional; options of the command come first
+out = "results"                     # optional; options of the command take precedence
 data_root = "~/datasets"
 
 [[checkpoint]]
 name = "skip"
-path = "runs/skip/checkpoint*.pth"  # relative to this file; a pattern is one a file
+path = "runs/skip/checkpoint*.pth"  # relative to this file; a pattern is one checkpoint per file
 residual = "skip"
 
 [[evaluation]]
 kind = "probe"
 datasets = ["voc", "ade20k"]
-layers = ["last", "multiscale"]     # and any other option of `skipbench probe`
+layers = ["last", "multiscale"]     # and any other setting of `skipbench probe`
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from skipbench.errors import SkipbenchError, UsageError, did_you_mean
+from skipbench.evaluations import evaluations
+from skipbench.evaluations.base import Evaluation
 from skipbench.files import user_path
-from skipbench.records import PositionRule, Residual
-from skipbench.suites import _keys
-from skipbench.suites._files import checkpoint_files, epochs_in, names_of
-from skipbench.suites._keys import Check, checked
-from skipbench.suites._problems import At, Lines, Problems
-from skipbench.suites._toml import parsed, text_of
-from skipbench.suites.kinds import KINDS
+from skipbench.records import PositionRule
+from skipbench.settings import flag_of, parsers
+from skipbench.settings.groups import ReadingSettings, StoredFeatureSettings
+from skipbench.settings.parsers import Invalid, Parse
+from skipbench.suites.checkpoint_files import checkpoint_files, epochs_in, names_of
+from skipbench.suites.problems import Problems, Table, read_toml
 
-SUITE_KEYS: dict[str, Check] = {
-    "out": _keys.text,
-    "data_root": _keys.text,
-    "cache": _keys.text,
-    "cache_limit": _keys.space,
-    "device": _keys.device,
-}
-CHECKPOINT_KEYS: dict[str, Check] = {
-    "name": _keys.text,
-    "path": _keys.text,
-    "sha256": _keys.sha256,
-    "residual": _keys.one_of(*get_args(Residual), "auto"),
-    "epochs": _keys.whole(0),
-    "optimizer": _keys.text,
-    "initialisation": _keys.text,
-    "depth": _keys.whole(1),
-    "heads": _keys.whole(1),
-    "weights": _keys.one_of("teacher", "student"),
-    "position_rule": _keys.one_of(*get_args(PositionRule)),
-}
-EVALUATION_KEYS: dict[str, Check] = {
-    "kind": _keys.text,
-    "name": _keys.text,
-    "datasets": _keys.several(_keys.text),
-}
-OF_ONE_FILE = ("epochs", "sha256")  # what cannot be said of a pattern
+
+def parse_sha256(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-fA-F]{8,64}", value):
+        raise Invalid("expected the 64 hex digits of the file, or its first 8 or more")
+    return value.lower()
+
+
+def parse_names(value: Any) -> tuple[str, ...]:
+    names = value if isinstance(value, list) else [value]
+    if not names:
+        raise Invalid("expected at least one data set")
+    return tuple(dict.fromkeys(map(parsers.text, names)))
+
+
+READING = {name: option.parse for name, option in ReadingSettings.options().items()}
+SUITE_KEYS: dict[str, Parse] = {
+    "out": parsers.text, "data_root": parsers.text, "cache": parsers.text,
+    "cache_limit": StoredFeatureSettings.options()["cache_limit"].parse,
+    "device": READING["device"],
+}  # fmt: skip
+CHECKPOINT_KEYS: dict[str, Parse] = {
+    "name": parsers.text, "path": parsers.text, "sha256": parse_sha256,
+    "epochs": parsers.integer(0), "optimizer": parsers.text, "initialisation": parsers.text,
+    "depth": parsers.integer(1),
+    **{name: READING[name] for name in ("residual", "heads", "weights", "position_rule")},
+}  # fmt: skip
+EVALUATION_KEYS: dict[str, Parse] = {
+    "kind": parsers.text, "name": parsers.text, "datasets": parse_names,
+}  # fmt: skip
+LABELS = {"epochs": "epoch", "optimizer": "optimizer", "initialisation": "initialisation"}
+OF_ONE_FILE = ("epochs", "sha256")  # not with a pattern
+FROM_THE_SUITE = {*SUITE_KEYS, *READING, "force"}  # never settings of one evaluation
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +72,7 @@ class CheckpointEntry:
 
     name: str
     path: str  # absolute, or timm:NAME
-    index: int  # of its table
+    table: str  # path of its table
     group: str  # name of the table: --only takes it for all files of a pattern
     residual: str = "auto"
     sha256: str | None = None  # the whole, or its beginning
@@ -73,97 +81,89 @@ class CheckpointEntry:
     weights: str | None = None
     position_rule: PositionRule | None = None
     labels: Mapping[str, str | int] = field(default_factory=dict)
-    name_epoch: int | None = None  # in the file's name; counts where the file has none
+    name_epoch: int | None = None  # in the file's name; used if the file has none
 
 
 @dataclass(frozen=True)
 class EvaluationEntry:
     name: str
     kind: str
-    index: int
+    table: str  # path of its table
     datasets: tuple[str, ...]
-    options: Mapping[str, Any]  # of its kind
+    options: Mapping[str, Any]  # settings of this evaluation, as they are written
 
 
 @dataclass(frozen=True)
 class Suite:
     path: Path
-    lines: Lines
     checkpoints: tuple[CheckpointEntry, ...]
     evaluations: tuple[EvaluationEntry, ...]
     settings: Mapping[str, Any]  # those of SUITE_KEYS that it has, paths made absolute
 
 
 def read_suite(path: str | Path) -> Suite:
-    """All that is wrong in it is said together."""
+    """All mistakes in it are reported together."""
     path = user_path(path)
-    text = text_of(path)
-    tree = parsed(text, path)
-    problems = Problems(path, Lines(text))
-    top = At(problems, "")
-    known = {**SUITE_KEYS, "checkpoint": lambda value: value, "evaluation": lambda value: value}
-    settings = checked(tree, known, top)
+    problems = Problems(path)
+    top = Table(problems, "", read_toml(path))
+    as_it_is = {"checkpoint": lambda value: value, "evaluation": lambda value: value}
+    settings = top.checked({**SUITE_KEYS, **as_it_is})
     base = path.absolute().parent
     checkpoints = [
         entry
-        for at, table in _tables(settings.pop("checkpoint", None), "checkpoint", top)
-        for entry in _checkpoints(table, at, base)
+        for table in _tables(settings.pop("checkpoint", None), "checkpoint", top)
+        for entry in _checkpoints(table, base)
     ]
-    evaluations = [
+    found = [
         entry
-        for at, table in _tables(settings.pop("evaluation", None), "evaluation", top)
-        if (entry := _evaluation(table, at, base))
+        for table in _tables(settings.pop("evaluation", None), "evaluation", top)
+        if (entry := _evaluation(table, base))
     ]
-    _refuse_doubles("checkpoint", checkpoints, problems)
-    evaluations = _with_names(evaluations)
-    _refuse_doubles("evaluation", evaluations, problems)
+    _refuse_equal_names(checkpoints, problems)
+    named = _with_names(found)
+    _refuse_equal_names(named, problems)
     for key in ("out", "data_root", "cache"):
         if key in settings:
-            _put_path(settings, key, base, top)
+            _make_absolute(settings, key, base, top)
     problems.raise_if_any()
-    return Suite(path, problems.lines, tuple(checkpoints), tuple(evaluations), settings)
+    return Suite(path, tuple(checkpoints), tuple(named), settings)
 
 
-def _tables(value: Any, name: str, top: At) -> Iterator[tuple[At, dict[str, Any]]]:
+def _tables(value: Any, name: str, top: Table) -> Iterator[Table]:
     if value is None:
-        top.add(name, f"is missing; a suite has at least one [[{name}]]")
+        top.add(name, f"missing; a suite has at least one [[{name}]]")
     elif not isinstance(value, list) or not value or not all(isinstance(t, dict) for t in value):
-        top.add(name, f"write [[{name}]], in two brackets, above each")
+        top.add(name, f"write [[{name}]], with double brackets, above each")
     else:
-        for index, table in enumerate(value):
-            yield At(top.problems, name, index), table
+        for number, values in enumerate(value, 1):
+            yield Table(top.problems, f"{name}[{number}]", values)
 
 
-def _checkpoints(table: dict[str, Any], at: At, base: Path) -> list[CheckpointEntry]:
+# -- checkpoints
+
+
+def _checkpoints(table: Table, base: Path) -> list[CheckpointEntry]:
     """One, or one for each file of a pattern."""
-    good = checked(table, CHECKPOINT_KEYS, at)
-    if "path" not in table:
-        at.add("path", "is missing")
+    good = table.checked(CHECKPOINT_KEYS)
+    if "path" not in table.values:
+        table.add("path", "missing")
     if "path" not in good:
         return []
     try:
         files, is_pattern = checkpoint_files(good.pop("path"), base)
     except SkipbenchError as error:
-        at.add("path", error)
+        table.add("path", error)
         return []
     for key in OF_ONE_FILE:
-        if is_pattern and key in table:
-            at.add(key, "cannot be said of a pattern; give each file its own [[checkpoint]]")
+        if is_pattern and key in table.values:
+            table.add(key, "not allowed with a pattern; give each file its own [[checkpoint]]")
     group = good.pop("name", None)
-    labels = {
-        label: good.pop(key)
-        for key, label in (
-            ("epochs", "epoch"),
-            ("optimizer", "optimizer"),
-            ("initialisation", "initialisation"),
-        )
-        if key in good
-    }
+    labels = {label: good.pop(key) for key, label in LABELS.items() if key in good}
     names = names_of(files, group, is_pattern)
     epochs = epochs_in(files) if is_pattern else [None]
     return [
         CheckpointEntry(
-            name, file, at.index, group or name, labels=labels | _name_label(name, file),
+            name, file, table.path, group or name, labels=labels | _name_label(name, file),
             name_epoch=epoch, **good,
         )
         for name, file, epoch in zip(names, files, epochs, strict=True)
@@ -171,36 +171,66 @@ def _checkpoints(table: dict[str, Any], at: At, base: Path) -> list[CheckpointEn
 
 
 def _name_label(name: str, file: str) -> dict[str, str | int]:
-    """What the file is called without being told needs no label."""
+    """The default name needs no label."""
     own = file if file.startswith("timm:") else Path(file).name
     return {} if name == own else {"name": name}
 
 
-def _evaluation(table: dict[str, Any], at: At, base: Path) -> EvaluationEntry | None:
-    before = len(at.problems)
-    kind = KINDS.get(table["kind"]) if isinstance(table.get("kind"), str) else None
-    if kind is None:
-        word = str(table.get("kind", ""))
-        missing = f"{word!r}: give" if word else "is missing; give"
-        at.add("kind", f"{missing} {', '.join(KINDS)}.{did_you_mean(word, KINDS)}")
-        common = {key: value for key, value in table.items() if key in EVALUATION_KEYS}
-        for name in checked(common, EVALUATION_KEYS, at).get("datasets", ()):
-            _dataset(name, at, base)  # what can be said of it without knowing the kind
-        return None
-    good = checked(table, {**EVALUATION_KEYS, **kind.keys}, at)
-    if "datasets" not in table:
-        at.add("datasets", "is missing")
-    names = [_dataset(name, at, base) for name in good.pop("datasets", ())]
-    name = good.pop("name", "")
-    good.pop("kind", None)
-    for key, error in kind.problems(good):
-        at.add(key, error)
-    if len(at.problems) > before:
-        return None
-    return EvaluationEntry(name, table["kind"], at.index, tuple(filter(None, names)), good)
+# -- evaluations
 
 
-def _dataset(name: str, at: At, base: Path) -> str | None:
+def _evaluation(table: Table, base: Path) -> EvaluationEntry | None:
+    before, known = len(table.problems), evaluations()
+    word = str(table.values.get("kind", ""))
+    if word not in known:
+        given = f"{word!r}: expected" if word else "missing; expected"
+        table.add("kind", f"{given} {parsers.one_of(list(known))}.{did_you_mean(word, known)}")
+        common = {k: v for k, v in table.values.items() if k in EVALUATION_KEYS}
+        for name in (
+            Table(table.problems, table.path, common).checked(EVALUATION_KEYS).get("datasets", ())
+        ):
+            _dataset(name, table, base)  # can be checked without knowing the kind
+        return None
+    good = table.checked({**EVALUATION_KEYS, **settings_keys(known[word])})
+    if "datasets" not in table.values:
+        table.add("datasets", "missing")
+    datasets = [_dataset(name, table, base) for name in good.pop("datasets", ())]
+    options = {k: v for k, v in table.values.items() if k not in EVALUATION_KEYS}
+    if len(table.problems) == before:
+        _check_together(known[word], options, str(datasets[0]), table)
+    if len(table.problems) > before:
+        return None
+    found = tuple(filter(None, datasets))
+    return EvaluationEntry(good.get("name", ""), word, table.path, found, options)
+
+
+def settings_keys(evaluation: Evaluation) -> dict[str, Parse]:
+    """The settings that an [[evaluation]] of this kind may have."""
+    fixed = FROM_THE_SUITE | set(evaluation.fixed_in_suites) | set(evaluation.target(["x"], "x"))
+    return {
+        name: option.parse
+        for name, option in evaluation.settings.options().items()
+        if name not in fixed
+    }
+
+
+def _check_together(
+    evaluation: Evaluation, options: Mapping[str, Any], dataset: str, table: Table
+) -> None:
+    target = evaluation.target(["checkpoint"], dataset)
+    try:
+        evaluation.settings.make({**options, **evaluation.fixed_in_suites, **target})
+    except SkipbenchError as error:
+        flags = {flag_of(name, one): name for name, one in evaluation.settings.options().items()}
+        flag, _, words = str(error).partition(" ")
+        flag = flag.rstrip(":")
+        if flags.get(flag) in options:
+            table.add(flags[flag], type(error)(words))
+        else:
+            table.problems.add(table.path, error)
+
+
+def _dataset(name: str, table: Table, base: Path) -> str | None:
     from skipbench.datasets import source
 
     try:
@@ -208,7 +238,7 @@ def _dataset(name: str, at: At, base: Path) -> str | None:
         word, colon, folder = name.partition(":")
         return f"{word}:{base / user_path(folder)}" if colon else name
     except UsageError as error:
-        at.add("datasets", error)
+        table.add("datasets", error)
         return None
 
 
@@ -224,19 +254,18 @@ def _with_names(entries: list[EvaluationEntry]) -> list[EvaluationEntry]:
     return named
 
 
-def _refuse_doubles(
-    table: str, entries: list[CheckpointEntry] | list[EvaluationEntry], problems: Problems
+def _refuse_equal_names(
+    entries: list[CheckpointEntry] | list[EvaluationEntry], problems: Problems
 ) -> None:
-    first: dict[str, int] = {}
+    first: dict[str, str] = {}
     for entry in entries:
         if entry.name in first:
-            line = problems.lines.of(table, first[entry.name], "name")
-            words = f"{entry.name!r} is the one of line {line} too; give each a name of its own"
-            At(problems, table, entry.index).add("name", words)
-        first.setdefault(entry.name, entry.index)
+            words = f"{entry.name!r} is also {first[entry.name]}; names must be unique"
+            problems.add(f"{entry.table}.name", words)
+        first.setdefault(entry.name, entry.table)
 
 
-def _put_path(settings: dict[str, Any], key: str, base: Path, top: At) -> None:
+def _make_absolute(settings: dict[str, Any], key: str, base: Path, top: Table) -> None:
     try:
         settings[key] = str(base / user_path(settings[key]))
     except UsageError as error:

@@ -22,6 +22,7 @@ class Cluster(Evaluation):
     settings = ClusterSettings
     metrics = {"miou": "mIoU"}
     seed_changes = "clustering"
+    swept = ("clusters",)
     protocol = "k-means"
     named_by = {"clusters": CLASSES}
     hidden_settings = frozenset({"matching"})

@@ -38,7 +38,7 @@ from skipbench.files import cache_folder
 from skipbench.pictures import hues
 from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.records import Result
-from skipbench.results.store import read_arrays, result_id
+from skipbench.record_store import read_arrays, result_id
 
 if TYPE_CHECKING:
     from skipbench.evaluations.estimate import Estimate

@@ -22,6 +22,7 @@ class Knn(Evaluation):
     settings = KnnSettings
     metrics = {"miou": "mIoU"}
     seed_changes = "bank"
+    swept = ("k", "temperature")
     protocol = "hummingbird"
     named_by = {"k": 30, "temperature": 0.02}
     demo = ({"size": "160x208"},)

@@ -24,6 +24,7 @@ class Pca(Evaluation):
     metrics = {"coherence": "coherence"}
     mean_over_images = by_block = True
     tiles = {"pca": "PCA"}
+    fixed_in_suites = {"own_folder": True, "names": (), "align": True}
     demo = ({"layers": "all", "limit": 8, "size": "short:288"},)
 
     def target(self, ckpts: Sequence[str], dataset: str) -> Mapping[str, Any]:

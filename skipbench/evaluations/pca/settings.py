@@ -47,7 +47,7 @@ def parse_images(given: Any) -> tuple[Any, ...]:
 
 
 def parse_limit(given: Any) -> int | str:
-    return parsers.integer(1, word="all")(given)  # type: ignore[no-any-return]
+    return parsers.integer(1, word="all")(given)
 
 
 def parse_variants(given: Any) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from skipbench.evaluations.training_state import TrainingState
 from skipbench.files import cache_folder
 from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.records import FeatureSpec, Result
-from skipbench.results.store import read_arrays, result_id
+from skipbench.record_store import read_arrays, result_id
 
 if TYPE_CHECKING:
     from skipbench.evaluations.estimate import Estimate

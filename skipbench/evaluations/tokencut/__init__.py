@@ -28,6 +28,7 @@ class Tokencut(Evaluation):
     named_by = {"method": "tokencut", "tensor": "keys", "score": "boxes"}
     hidden_settings = frozenset({"feature"})
     tiles = {"box": "box found", "mask": "mask found"}
+    fixed_in_suites = {"images": ()}
     demo = ({"layers": "all", "pictures": 4},)
 
     def run_instead(self, settings: TokencutSettings, as_json: bool) -> bool:

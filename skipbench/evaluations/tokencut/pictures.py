@@ -29,7 +29,7 @@ from skipbench.evaluations.tokencut.scores import Seen, ious_by_image, true_boxe
 from skipbench.files import ensure_writable, write_csv
 from skipbench.images import IGNORED, ImageItem, Picture
 from skipbench.pictures import Cell, Colour, blend, paint, save, sheet
-from skipbench.results.store import read_arrays
+from skipbench.record_store import read_arrays
 
 if TYPE_CHECKING:
     from skipbench.evaluations.tokencut.run import Finder, TokencutRun

@@ -44,7 +44,7 @@ from skipbench.files import cache_folder
 from skipbench.images import Picture, parse_size
 from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.records import FeatureSpec, Result
-from skipbench.results.store import result_id
+from skipbench.record_store import result_id
 
 if TYPE_CHECKING:
     from skipbench.evaluations.estimate import Estimate

@@ -18,10 +18,10 @@ from typing import Any
 from skipbench import __version__
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, user_path, write_whole
-from skipbench.results.figures import Figure
+from skipbench.results.scores import Score
 from skipbench.results.read import Source, Stored
 from skipbench.results.report.curves import over_blocks, over_epochs, over_rates
-from skipbench.results.report.groups import (
+from skipbench.results.report.variants import (
     Shown,
     dataset_name,
     gather,
@@ -132,7 +132,7 @@ def _content(shown: Shown) -> dict[str, Any]:
 def _about(records: Sequence[Stored]) -> list[tuple[str, str]]:
     """What it is a page of, in a few lines."""
     results = [stored.result for stored in records]
-    kinds = Counter(kind_name(Figure(stored).facts) for stored in records)
+    kinds = Counter(kind_name(Score(stored).facts) for stored in records)
     splits = {(r.dataset["name"], str(r.dataset["split"])) for r in results}
     data = [
         f"{dataset_name(name)} ({split})"

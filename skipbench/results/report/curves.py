@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from skipbench.results.figures import CHOSEN, Entry
+from skipbench.results.scores import CHOSEN, Entry
 from skipbench.results.report.charts import (
     Axis,
     Line,
@@ -16,7 +16,7 @@ from skipbench.results.report.charts import (
     x_axis,
     y_axis,
 )
-from skipbench.results.report.groups import (
+from skipbench.results.report.variants import (
     Rivals,
     dataset_name,
     differing_words,

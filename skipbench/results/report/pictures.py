@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from skipbench.errors import DataError
-from skipbench.results.figures import CHOSEN, Entry, Figure
+from skipbench.results.scores import CHOSEN, Entry, Score
 from skipbench.results.read import Stored
-from skipbench.results.report.groups import (
+from skipbench.results.report.variants import (
     EVALUATIONS,
     dataset_name,
     differing_words,
@@ -84,7 +84,7 @@ def album(records: Sequence[Stored]) -> Album:
 
 def _which_images(group: Sequence[Tiles]) -> str:
     """One split may have been evaluated on several lists of images, or with other labels."""
-    kinds = dict.fromkeys(kind_name(Figure(tiles.stored).facts) for tiles in group)
+    kinds = dict.fromkeys(kind_name(Score(tiles.stored).facts) for tiles in group)
     return f" ({', '.join(kinds)}, {group[0].stored.result.dataset['images']:,} images)"
 
 
@@ -186,7 +186,7 @@ def _chosen(group: Sequence[Tiles]) -> list[Tiles]:
         return ordered
     best: dict[tuple[Any, ...], Tiles] = {}
     for tiles in ordered:
-        facts = Figure(tiles.stored).facts
+        facts = Score(tiles.stored).facts
         key = tuple(facts[name] for name in ("evaluation", "method", "features", "residual"))
         if key not in best or _value(tiles.stored) > _value(best[key].stored):
             best[key] = tiles
@@ -194,13 +194,13 @@ def _chosen(group: Sequence[Tiles]) -> list[Tiles]:
 
 
 def _value(stored: Stored) -> float:
-    return Figure(stored).value if Figure(stored).known else float("-inf")
+    return Score(stored).value if Score(stored).known else float("-inf")
 
 
 def _made_how(shown: Sequence[Tiles]) -> dict[str, str]:
     """By id: settings, where others of its kind have others. Of several blocks the best is drawn,
     wherever that of the figure was chosen."""
-    entries = [Entry((Figure(tiles.stored),)) for tiles in shown]
+    entries = [Entry((Score(tiles.stored),)) for tiles in shown]
     found = {}
     for entry in entries:
         peers = [other for other in entries if kind_name(other.facts) == kind_name(entry.facts)]
@@ -215,7 +215,7 @@ def _row(
     """how: words on a record, by its id."""
     sets: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for tiles in shown:
-        facts, identity = Figure(tiles.stored).facts, tiles.stored.result.id
+        facts, identity = Score(tiles.stored).facts, tiles.stored.result.id
         files = tiles.images.get(image, {}).get("own", {})
         about = {"facts": facts, "id": identity, "note": tiles.notes.get(image)}
         for kind, made in _embedded(files, left_out):

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from skipbench.records import LABELS, TOLD, Result
-from skipbench.results.figures import Entry, Figure
+from skipbench.results.scores import Entry, Score
 from skipbench.results.read import Stored
 from skipbench.results.report.curves import figure_words
-from skipbench.results.report.groups import (
+from skipbench.results.report.variants import (
     dataset_name,
     features_name,
     kind_name,
@@ -54,15 +54,15 @@ def anchors_of(records: Iterable[Stored]) -> dict[str, str]:
 
 
 def _title(stored: Stored) -> str:
-    facts = Figure(stored).facts
+    facts = Score(stored).facts
     data, features = dataset_name(facts["dataset"]), features_name(facts["features"])
     return ", ".join((str(facts["checkpoint"]), kind_name(facts), data, features))
 
 
 def _figure(stored: Stored) -> str:
-    if not Figure(stored).known:
+    if not Score(stored).known:
         return ""
-    entry = Entry((Figure(stored),))
+    entry = Entry((Score(stored),))
     return f"{metric_name(entry)} {figure_words(entry.value, entry.interval)}"
 
 

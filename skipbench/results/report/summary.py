@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from skipbench.results.figures import Entry
-from skipbench.results.rendering import chance, signed
+from skipbench.results.scores import Entry
+from skipbench.results.tables.render import chance, signed
 from skipbench.results.report.charts import bars, forest
-from skipbench.results.report.groups import (
+from skipbench.results.report.variants import (
     DASH,
     Rivals,
     chosen_on_the_answer,

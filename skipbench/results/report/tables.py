@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from skipbench.errors import UsageError
-from skipbench.results.figures import Entry
-from skipbench.results.layouts import LAYOUTS
-from skipbench.results.rendering import legend
+from skipbench.results.scores import Entry
+from skipbench.results.tables.layouts import LAYOUTS
+from skipbench.results.tables.render import legend
 from skipbench.results.tables import Table, tables
 
 MOST_BY_PROTOCOL = 6  # tables of one layout; beyond, `plain` shows them better

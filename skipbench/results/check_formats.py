@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from skipbench.results.check import Verdict
-from skipbench.results.rendering import chance, signed
+from skipbench.results.tables.render import chance, signed
 
 STATES = ("worse", "missing", "better", "met", "new")
 
@@ -88,7 +88,7 @@ def _property(text: str) -> str:
 
 def step_summary(verdicts: Sequence[Verdict]) -> str:
     """Markdown, for GitHub's page of the run."""
-    from skipbench.results.rendering import md, md_row
+    from skipbench.results.tables.render import md, md_row
 
     lines = [f"### skipbench check: {summary(verdicts)}", ""]
     lines += [md_row(["figure", "verdict", "what"]), md_row(["---"] * 3)]

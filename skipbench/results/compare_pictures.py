@@ -8,13 +8,13 @@ from typing import Any
 
 from skipbench.datasets import Dataset
 from skipbench.errors import UsageError
-from skipbench.evaluations.again import open_again
+from skipbench.results.rerun import open_again
 from skipbench.evaluations.pictures import Drawing
 from skipbench.evaluations.probe.run import ProbeRun
 from skipbench.files import ensure_writable
 from skipbench.pictures import Cell, legend_of, save, sheet
 from skipbench.results.compare import Move, Paired
-from skipbench.results.figures import Figure
+from skipbench.results.scores import Score
 from skipbench.results.read import Stored
 
 log = logging.getLogger("skipbench")
@@ -54,7 +54,7 @@ def draw_comparison(
             ])  # fmt: skip
             seen |= one.classes | other.classes
         title = " and ".join(
-            f"{which}: {side[0].result.checkpoint['name']}, {Figure(side[0]).facts['features']}"
+            f"{which}: {side[0].result.checkpoint['name']}, {Score(side[0]).facts['features']}"
             for which, side in (("A", found.a), ("B", found.b))
         )
         path = folder / "moved.png"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import UsageError
-from skipbench.results.cells import DASH, FORMATS, Cell, Table
+from skipbench.results.tables.table import DASH, FORMATS, Cell, Table
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from skipbench.results.figures import Entry
-from skipbench.results.layouts import DATASETS
+from skipbench.results.scores import Entry
+from skipbench.results.tables.layouts import DATASETS
 
 DASH = "–"
 FORMATS = ("rich", "md", "latex", "csv", "json")
@@ -47,7 +47,7 @@ class Table:
 
     def text(self, format: str = "rich", *, fragment: bool = False) -> str:
         """format: rich (plain text here), md, latex, csv or json."""
-        from skipbench.results.rendering import render
+        from skipbench.results.tables.render import render
 
         return render([self], format, fragment=fragment)
 

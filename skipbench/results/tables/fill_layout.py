@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from skipbench.errors import UsageError
-from skipbench.results.cells import Cell, Row, Table, finish, plain_words, sha_of, sortable, word
-from skipbench.results.figures import Entry, differing
-from skipbench.results.layouts import Layout, Place, published
+from skipbench.results.tables.table import Cell, Row, Table, finish, plain_words, sha_of, sortable, word
+from skipbench.results.scores import Entry, differing
+from skipbench.results.tables.layouts import Layout, Place, published
 
 log = logging.getLogger("skipbench")
 

@@ -11,21 +11,21 @@ from dataclasses import replace
 from typing import Any
 
 from skipbench.errors import UsageError, did_you_mean
-from skipbench.results.cells import FORMATS, Table, plain_words
-from skipbench.results.figures import (
+from skipbench.results.tables.table import FORMATS, Table, plain_words
+from skipbench.results.scores import (
     CHOSEN,
     FACTS,
     METRICS,
     Entry,
-    Figure,
+    Score,
     differing,
     entries,
     only,
     parse_where,
 )
-from skipbench.results.filling import filled
-from skipbench.results.layouts import LAYOUTS
-from skipbench.results.plain import plain
+from skipbench.results.tables.fill_layout import filled
+from skipbench.results.tables.layouts import LAYOUTS
+from skipbench.results.tables.plain import plain
 from skipbench.results.read import Source, Stored, read_results, selected_on
 
 __all__ = ["FORMATS", "Table", "table", "tables"]
@@ -87,7 +87,7 @@ def tables(
 def _nothing_fits(found: Sequence[Stored], where: Iterable[str]) -> str:
     if not found or not where:
         return "no record to show"
-    facts = [Figure(one).facts for one in found]
+    facts = [Score(one).facts for one in found]
     there = {name: sorted({str(one[name]) for one in facts}) for name in parse_where(where)}
     told = "; ".join(f"{name} {', '.join(values)}" for name, values in there.items())
     return f"no record to show: none fits --where. There are: {told}"

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import SkipbenchError, UsageError
-from skipbench.results.figures import (
+from skipbench.results.scores import (
     CHOSEN,
     METRICS,
     Entry,
-    Figure,
+    Score,
     differing,
     entries,
     only,
     parse_where,
 )
-from skipbench.results.layouts import DATASETS
+from skipbench.results.tables.layouts import DATASETS
 from skipbench.results.read import Source, Stored, listed, sift
-from skipbench.results.store import is_number
+from skipbench.record_store import is_number
 
 if TYPE_CHECKING:
     from skipbench.results.compare import Paired
@@ -181,7 +181,7 @@ def natural(value: Any) -> str:
 
 def order_of(stored: Stored) -> list[Any]:
     """skip directly before the skipless that it is to be compared with."""
-    facts = Figure(stored).facts
+    facts = Score(stored).facts
     names = (
         "evaluation",
         "method",

@@ -1,37 +1,23 @@
 """One pass over the images for all evaluations that need features of the same images."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from skipbench.backbones.vit import Backbone
-from skipbench.evaluations.segmentation.images import Keeping
+from skipbench.evaluations.run import Need
 from skipbench.features.store import describe, key_of
-from skipbench.images import Picture
 from skipbench.records import FeatureSpec
 
 
 @dataclass(frozen=True)
-class Need:
-    """Features that one evaluation will ask for."""
-
-    backbone: Backbone
-    pictures: Sequence[Picture]
-    spec: FeatureSpec
-    keeping: Keeping
-    what: str  # train, val
-    check: Callable[[], object]  # called before the images are seen
-
-
-@dataclass(frozen=True)
 class Pass:
-    """Needs of one model on the same images at the same size, and what serves them all."""
+    """Needs of one model on the same images at the same size, and a spec that covers them all."""
 
     needs: tuple[Need, ...]
     spec: FeatureSpec
 
     @property
     def is_shared(self) -> bool:
-        """Otherwise the first evaluation that comes computes what any of them needs."""
+        """Otherwise the first evaluation computes what all of them need."""
         return any(set(need.spec.columns) != set(self.spec.columns) for need in self.needs)
 
     def compute(self) -> None:
@@ -39,7 +25,7 @@ class Pass:
         first = self.needs[0]
         first.check()
         label = f"features of {first.what} for {len(self.needs)} evaluations"
-        first.keeping.features(first.backbone, first.pictures, self.spec, label).close()
+        first.source.features(first.backbone, first.pictures, self.spec, label).close()
 
 
 def passes(needs: Sequence[Need]) -> list[Pass]:

@@ -14,9 +14,9 @@ from typing import Any
 
 from skipbench.errors import UsageError, did_you_mean
 from skipbench.records import Result
-from skipbench.results.layouts import DATASETS
+from skipbench.results.tables.layouts import DATASETS
 from skipbench.results.read import Stored
-from skipbench.results.store import is_number
+from skipbench.record_store import is_number
 
 log = logging.getLogger("skipbench")
 
@@ -45,7 +45,7 @@ NOT_SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Figure:
+class Score:
     """One record, seen as a number."""
 
     stored: Stored
@@ -232,11 +232,11 @@ def _short(value: Any) -> str:
 class Entry:
     """The mean of figures that differ only in their seed."""
 
-    figures: tuple[Figure, ...]
+    figures: tuple[Score, ...]
     remark: str = ""  # of the table's making, as "best of 12 blocks"
 
     @property
-    def first(self) -> Figure:
+    def first(self) -> Score:
         return self.figures[0]
 
     @property
@@ -279,9 +279,9 @@ class Entry:
 def entries(stored: Iterable[Stored]) -> list[Entry]:
     """Records that differ only in their seed together, in the order they come in. Those without a
     figure, as of pictures, are left out."""
-    groups: dict[str, dict[Any, Figure]] = {}
+    groups: dict[str, dict[Any, Score]] = {}
     for one in stored:
-        figure = Figure(one)
+        figure = Score(one)
         if not figure.known:
             continue
         seeds = groups.setdefault(_but_for_the_seed(figure), {})
@@ -291,7 +291,7 @@ def entries(stored: Iterable[Stored]) -> list[Entry]:
     return [Entry(tuple(group.values())) for group in groups.values()]
 
 
-def _but_for_the_seed(figure: Figure) -> str:
+def _but_for_the_seed(figure: Score) -> str:
     facts = {name: value for name, value in figure.facts.items() if name != "seed"}
     features = {
         k: v for k, v in figure.result.features.items() if k not in ("degenerate", "layers")
@@ -316,7 +316,7 @@ def parse_where(pairs: Iterable[str]) -> dict[str, set[str]]:
 
 def only(stored: Sequence[Stored], where: Mapping[str, set[str]]) -> list[Stored]:
     """Those whose facts are among the wanted ones."""
-    return [one for one in stored if not where or fits(Figure(one).facts, where)]
+    return [one for one in stored if not where or fits(Score(one).facts, where)]
 
 
 def fits(facts: Mapping[str, Any], where: Mapping[str, set[str]]) -> bool:

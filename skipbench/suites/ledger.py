@@ -1,11 +1,11 @@
-"""Which cells are done, known without opening a checkpoint; and which have failed.
+"""Which cells are done, known without opening a checkpoint, and which have failed.
 
     <cache>/cells/<key>.json       the records of a cell that is done; the key is the hash of all
-                                   that determines them, with the weights by path, size and time
-    <out>/failures/<cell>.json     what went wrong; gone once the cell is done
+                                   that determines them; weights count by path, size and time
+    <out>/failures/<cell>.json     the error; removed once the cell is done
 
-The ledger spares reading weights and looking at their health. Whoever deletes it loses time only:
-a record that it does not know is found by its id.
+The ledger saves opening and examining weights. Deleting it costs only time: records that it does
+not know are found by their ids.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ from typing import Any
 from skipbench import __version__
 from skipbench.errors import SkipbenchError
 from skipbench.files import cache_folder, read_json, write_whole
+from skipbench.record_store import find_result
 from skipbench.records import RESULT_SCHEMA, Result
-from skipbench.results.store import find_result
 from skipbench.suites.plan import Cell, Plan
 
 log = logging.getLogger("skipbench")
@@ -37,7 +37,7 @@ class Ledger:
     # -- done
 
     def find(self, cell: Cell) -> list[Result] | None:
-        """Its records, if all are there and whole."""
+        """Its records, if all of them exist and are intact."""
         path = self._path(cell)
         noted = read_json(path) if path and not self.plan.places.force else None
         ids = noted.get("records") if noted else None
@@ -71,7 +71,7 @@ class Ledger:
 
     @cached_property
     def _device(self) -> str:
-        """Its kind: `auto` precision depends on it."""
+        """Its type: `auto` precision depends on it."""
         from skipbench.engine.device import choose_device
 
         return choose_device(self.plan.places.device).type
@@ -106,8 +106,8 @@ class Ledger:
             path.parent.mkdir(parents=True, exist_ok=True)
             data = json.dumps(content, indent=1, ensure_ascii=False)
             write_whole(path, data.encode("utf-8", "surrogateescape"))
-        except (OSError, SkipbenchError) as trouble:  # a full disk is no reason to stop the rest
-            log.warning("%s: the failure cannot be written down: %s", cell.title, trouble)
+        except (OSError, SkipbenchError) as trouble:  # a full disk must not stop the rest
+            log.warning("%s: the failure cannot be recorded: %s", cell.title, trouble)
 
 
 def exit_code_of(error: Exception) -> int:
@@ -115,7 +115,7 @@ def exit_code_of(error: Exception) -> int:
 
 
 def _state_of(path: str) -> list[Any] | None:
-    """Changes with the files; None where that cannot be seen: a name on the hub."""
+    """Changes with the files; None if that cannot be seen, as for a name on the hub."""
     if path.startswith("timm:"):
         return None
     try:

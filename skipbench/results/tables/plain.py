@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from skipbench.results.cells import Cell, Row, Table, finish, plain_words, sha_of, sortable, word
-from skipbench.results.figures import FACTS, METRICS, Entry, differing
+from skipbench.results.tables.table import Cell, Row, Table, finish, plain_words, sha_of, sortable, word
+from skipbench.results.scores import FACTS, METRICS, Entry, differing
 
 WEIGHTS = "weights (sha256)"
 

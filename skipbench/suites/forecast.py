@@ -1,29 +1,28 @@
-"""`--dry-run`: the matrix, with time and disk. Nothing is written."""
+"""`skipbench run --dry-run`: the matrix with estimated time and disk. Nothing is written."""
 
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 from skipbench.engine.progress import overall
-from skipbench.suites._ledger import Ledger, exit_code_of
-from skipbench.suites.execute import check_hashes, open_cell, open_entry
-from skipbench.suites.kinds import Opened
+from skipbench.suites.execute import Opened, check_hashes, open_cell, open_entry
+from skipbench.suites.ledger import Ledger, exit_code_of
 from skipbench.suites.plan import Cell, Plan
 
 if TYPE_CHECKING:
     from skipbench.evaluations.estimate import Estimate
-    from skipbench.suites.sharing import Need
+    from skipbench.evaluations.run import Need, Run
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a cell would take. Images that several cells need count for the first of them."""
+    """What a cell would take. Images that several cells need count towards the first of them."""
 
     cell: Cell
     state: Literal["done before", "to do", "failed"]
     records: int = 0
     missing: int = 0  # of the records
-    images: int = 0  # that the backbone has yet to see
+    images: int = 0  # not through the backbone yet
     seconds: float = 0.0
     disk_bytes: int = 0
     memory_bytes: int = 0
@@ -76,40 +75,41 @@ class _Dry:
         for cell in cells:
             try:
                 run = open_cell(self.plan, cell, opened)
-                if cell.kind.missing(run):
+                if run.missing():
                     trials.append(_Trial.of(cell, run))
                     self._cell(trials[-1])
                 else:
-                    self.found[cell] = Forecast(cell, "done before", cell.kind.records(run))
+                    self.found[cell] = Forecast(cell, "done before", len(run.cells))
             except Exception as error:
                 self.found[cell] = Forecast(cell, "failed", error=error)
         self._add_passes([t for t in trials if self.found[t.cell].state == "to do"])
 
     def _cell(self, trial: "_Trial") -> None:
-        """Without features that can be shared: those count once for all cells that need them."""
-        kind, run, rates = trial.cell.kind, trial.run, self._rates(trial)
-        took, missing = rates.took, kind.missing(run)
-        found = Forecast(trial.cell, "to do", kind.records(run), missing, 0, missing * rates.record)
+        """Without features that can be shared: they count once for all cells that need them."""
+        run, rates = trial.run, self._rates(trial)
+        took, missing = rates.took, len(run.missing())
+        found = Forecast(trial.cell, "to do", len(run.cells), missing, 0, missing * rates.record)
         if rates.alone:
             seconds = found.seconds + took.features_seconds
             found = replace(found, images=took.images, seconds=seconds, disk_bytes=took.disk_bytes)
         self.found[trial.cell] = replace(found, memory_bytes=took.memory_bytes)
 
     def _rates(self, trial: "_Trial") -> "_Rates":
-        """Measured once for models of one shape, unless all features were there that time."""
+        """Measured once for models of one shape, unless all features existed then."""
         cell, unseen = trial.cell, sum(trial.unseen)
         key = (_shape(trial.run.backbone), cell.evaluation.name, cell.dataset)
         known = self.measured.get(key)
         if known is None or (unseen and not known.took.images):
-            took = cell.kind.estimate(trial.run)
+            missing = trial.run.missing()
+            took = trial.run.estimate(missing)
             columns = max((len(need.spec.columns) for need in trial.needs), default=1)
-            known = _Rates(took, cell.kind.missing(trial.run), columns, took.images > unseen)
+            known = _Rates(took, len(missing), columns, took.images > unseen)
             self.measured[key] = known
         return known
 
     def _add_passes(self, trials: "list[_Trial]") -> None:
-        """Each counts for the first cell that lacks something of it."""
-        from skipbench.suites.sharing import passes
+        """Each counts towards the first cell that lacks some of it."""
+        from skipbench.suites.shared_features import passes
 
         whose = {
             id(need): trial
@@ -131,27 +131,27 @@ class _Dry:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A cell that is to be done. Its checksums are compared once: that takes time."""
+    """A cell to do. Its checksums are compared only once: that takes time."""
 
     cell: Cell
-    run: Any
+    run: "Run"
     needs: "list[Need]"
     unseen: list[int]  # images, of each need
 
     @classmethod
-    def of(cls, cell: Cell, run: Any) -> "_Trial":
-        needs = cell.kind.needs(run)
+    def of(cls, cell: Cell, run: "Run") -> "_Trial":
+        needs = run.needs()
         return cls(cell, run, needs, list(map(_unseen, needs)))
 
 
 @dataclass(frozen=True)
 class _Rates:
-    """What one of each takes, from a trial of one cell."""
+    """Unit costs, from a trial of one cell."""
 
     took: "Estimate"
     records: int
     columns: int
-    alone: bool  # it sees images that it cannot share: crops, windows
+    alone: bool  # it needs images that it cannot share: crops, windows
 
     @property
     def record(self) -> float:
@@ -160,7 +160,7 @@ class _Rates:
 
     @property
     def image(self) -> float:
-        """Seconds that the backbone takes."""
+        """Seconds of the forward pass."""
         return self.took.features_seconds / max(self.took.images, 1)
 
     @property
@@ -172,7 +172,7 @@ class _Rates:
 def _unseen(need: "Need") -> int:
     from skipbench.features.store import missing_images
 
-    return missing_images(need.backbone, need.pictures, need.spec, need.keeping.cache)
+    return missing_images(need.backbone, need.pictures, need.spec, need.source.cache)
 
 
 def _shape(backbone: Any) -> tuple[Any, ...]:

@@ -1,0 +1,74 @@
+"""Each evaluation as one Python call, with the settings and defaults of its command."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from skipbench.errors import UsageError
+from skipbench.evaluations import find_evaluation
+from skipbench.evaluations.base import Evaluation
+from skipbench.pipeline import evaluate
+from skipbench.records import Result
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """`probe(ckpt, dataset, **settings)` and its like; `probe_all` always returns a list."""
+    evaluation = find_evaluation(name.removesuffix("_all"))
+    one = (evaluation.returns_one or evaluation.writes_one) and not name.endswith("_all")
+
+    def function(*args: Any, **given: Any) -> Any:
+        settings = evaluation.settings.make(_named(evaluation, args, given))
+        results = evaluate(evaluation, settings)
+        if not one:
+            return results
+        if len(results) > 1:
+            raise UsageError(f"{len(results)} records were asked for: use {name}_all")
+        return results[0]
+
+    function.__name__ = function.__qualname__ = name
+    returned = "Result" if one else "list of Result"
+    function.__doc__ = f"{evaluation.summary}\n\nSettings: `skipbench {evaluation.name} --help`."
+    function.__doc__ += f"\nReturns: {returned}, also written to `out`."
+    function.__signature__ = _signature(evaluation, one)  # type: ignore[attr-defined]
+    return function
+
+
+def find_objects(ckpt: str | Path, images: str | Path | Iterable[Any], **given: Any) -> Path:
+    """`skipbench tokencut --images`: box, mask and eigenvector drawn over images, into `out`."""
+    from skipbench.evaluations.tokencut.plain_images import find_objects
+
+    several = [images] if isinstance(images, str | Path) else list(images)
+    settings = find_evaluation("tokencut").settings.make({**given, "ckpt": ckpt, "images": several})
+    return find_objects(settings)  # type: ignore[arg-type]
+
+
+def _named(evaluation: Evaluation, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
+    names = evaluation.settings.positional
+    known = evaluation.settings.options()
+    if len(args) > len(names):
+        raise TypeError(f"{evaluation.name} takes {len(names)} positional arguments")
+    named = {**dict(zip(names, args, strict=False)), **given}
+    if "seed" in named and "seeds" in known:
+        named["seeds"] = [named.pop("seed")]
+    if unknown := set(named) - set(known):
+        raise TypeError(f"{evaluation.name} has no option {sorted(unknown)[0]!r}")
+    return named
+
+
+def _signature(evaluation: Evaluation, one: bool) -> inspect.Signature:
+    defaults = evaluation.settings.defaults()
+    first = evaluation.settings.positional
+    names = [*first, *(name for name in evaluation.settings.options() if name not in first)]
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD if name in first else _KEYWORD,
+            default=inspect.Parameter.empty if name in first else defaults[name],
+        )
+        for name in names
+    ]
+    return inspect.Signature(parameters, return_annotation=Result if one else list[Result])
+
+
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
