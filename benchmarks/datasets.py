@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image
 from skimage import data
 
-from skipbench.engine.memory import peak_bytes
+from skipbench.engine.machine import peak_bytes
 
 PAIRS = 118_287
 IMAGES_2014, BOXES_2014 = 82_783, 604_907
@@ -129,7 +129,7 @@ def json_load(path: Path) -> dict[str, float]:
 
 
 def open_json(path: Path) -> dict[str, float]:
-    from skipbench.datasets._coco_json import LazyIndex
+    from skipbench.datasets.common.coco_annotations import LazyIndex
 
     started = time.perf_counter()
     LazyIndex(path).boxes("COCO_train2014_000000000009.jpg")
@@ -157,8 +157,8 @@ def cpu_seconds() -> float:
 def verify_ratio(root: Path, images: int) -> None:
     """Against one thread that looks into a quarter of them, in turns; and how many cores work."""
     from skipbench.datasets import open_dataset
+    from skipbench.datasets.common.verify import look_into, verify
     from skipbench.engine import progress
-    from skipbench.verify import look_into, verify
 
     progress.quiet = True
     folder = root / "mine"

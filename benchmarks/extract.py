@@ -33,7 +33,7 @@ from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import Checkpoint
 from skipbench.demo import make_weights, small_facts
 from skipbench.engine import progress
-from skipbench.engine.memory import peak_bytes
+from skipbench.engine.machine import peak_bytes
 from skipbench.features.plan import make_plan
 from skipbench.features.store import open_store
 from skipbench.features.stream import Extractor

@@ -37,7 +37,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from skipbench.engine.threads import wait_politely
+from skipbench.engine.machine import wait_politely
 
 wait_politely()  # as the command does, before torch is loaded
 
@@ -50,7 +50,7 @@ from scipy.spatial import cKDTree
 from sklearn.neighbors import NearestNeighbors
 
 from skipbench.engine import vectors
-from skipbench.engine.memory import peak_bytes
+from skipbench.engine.machine import peak_bytes
 from skipbench.evaluations.knn.memory import PROBES
 from skipbench.evaluations.knn.method import QUERIES, Vote, normalised, score, segment, vote
 from skipbench.evaluations.knn.settings import TEMPERATURE, K

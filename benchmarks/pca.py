@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from skipbench.engine.threads import wait_politely
+from skipbench.engine.machine import wait_politely
 
 wait_politely()  # as the command does, before torch is loaded
 
@@ -34,7 +34,7 @@ import numpy as np
 from scipy.linalg import eigh
 from sklearn.decomposition import PCA, IncrementalPCA
 
-from skipbench.engine.memory import peak_bytes
+from skipbench.engine.machine import peak_bytes
 from skipbench.evaluations.pca.method import Moments, limits, principal
 
 TOKENS, WIDTH, COMPONENTS = 900, 384, 3

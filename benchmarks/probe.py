@@ -27,7 +27,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from skipbench.engine.threads import wait_politely
+from skipbench.engine.machine import wait_politely
 
 wait_politely()  # as the command does, before torch is loaded
 

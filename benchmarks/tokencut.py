@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from skipbench.engine.threads import wait_politely
+from skipbench.engine.machine import wait_politely
 
 wait_politely()  # as the command does, before torch is loaded
 

@@ -46,9 +46,14 @@ def shown(text: object) -> str:
     """Text from outside, without markup and without control sequences."""
     from rich.markup import escape
 
-    from skipbench.results.tables.render import printable
-
     return escape(printable(str(text)))
+
+
+def printable(text: str) -> str:
+    """Control characters, and what is no text, are written out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def open_in_browser(path: "Path") -> None:

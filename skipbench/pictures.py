@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from skipbench.datasets import Dataset, Item
-from skipbench.datasets._types import Colour as Colour
-from skipbench.datasets._types import Kind
+from skipbench.datasets.common.types import Colour as Colour
+from skipbench.datasets.common.types import Kind
 from skipbench.files import write_whole
 from skipbench.images import IGNORED, resize, resize_boxes, target_hw
 from skipbench.plates.lettering import FAINT, INK, PAPER

@@ -6,7 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
-from skipbench.engine.threads import wait_politely
+from skipbench.engine.machine import wait_politely
 
 wait_politely()  # as the command does, before torch is loaded
 
@@ -169,7 +169,7 @@ def cli(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr("skipbench.download.fetch.WAITS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("skipbench.datasets.download.fetch.WAITS", (0.0, 0.0, 0.0))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     server = Server()

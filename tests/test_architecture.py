@@ -22,19 +22,16 @@ ALLOWED = {
     "plates": {"files", "images", "errors"},
     "pictures": {"files", "images", "datasets", "records", "plates"},
     "datasets": BASE | {"images", "engine"},
-    "views": BASE | {"images", "datasets"},
-    "verify": BASE | {"images", "engine", "datasets"},
-    "download": BASE | {"engine"},
     "backbones": BASE | {"checkpoints", "images", "engine"},
     "features": BASE | {"checkpoints", "images", "backbones", "engine"},
     "results": BASE | {"metrics", "plates"},
     "evaluations": BASE
     | {"backbones", "checkpoints", "datasets", "engine", "features", "images", "metrics"}
-    | {"pictures", "pipeline", "plates", "results", "views"},
+    | {"pictures", "pipeline", "plates", "results"},
     "calibrate": BASE | {"evaluations", "results"},
     "suites": BASE
     | {"backbones", "checkpoints", "datasets", "engine", "evaluations", "features", "images"}
-    | {"pipeline", "results", "views"},
+    | {"pipeline", "results"},
     "pipeline": BASE | {"checkpoints", "images", "backbones", "engine", "features", "datasets"},
     "demo": BASE
     | {"checkpoints", "images", "backbones", "datasets", "evaluations", "pictures", "results"},

@@ -19,7 +19,7 @@ from PIL import Image
 
 from skipbench.datasets import open_dataset, source
 from skipbench.errors import ResourceError, UsageError
-from skipbench.verify import SAMPLE, verify
+from skipbench.datasets.common.verify import SAMPLE, verify
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -139,13 +139,13 @@ def test_processes_find_what_threads_find(voc07, tmp_path, monkeypatch, name):
     trees.coco20k(tmp_path)
     split = "train" if name == "coco20k" else "val"
     threads = verify(name, split, root=tmp_path, full=True)
-    monkeypatch.setattr("skipbench.verify.FEW", 1)
+    monkeypatch.setattr("skipbench.datasets.common.verify.FEW", 1)
     processes = verify(name, split, root=tmp_path, full=True)
     assert processes == threads and processes.splits[0].looked_into > 1
 
 
 def test_a_process_that_dies_is_an_error(voc07, tmp_path, monkeypatch):
-    monkeypatch.setattr("skipbench.verify.FEW", 1)
+    monkeypatch.setattr("skipbench.datasets.common.verify.FEW", 1)
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(ResourceError, match="died"):
         verify("voc07", "val", root=tmp_path, full=True)

@@ -316,7 +316,7 @@ def test_malformed_json(tmp_path, change, says):
 
 def test_malformed_json_far_into_a_large_file(tmp_path, monkeypatch):
     """The line is right although only a window of the text is in memory."""
-    monkeypatch.setattr("skipbench.datasets._coco_json.CHUNK", 64)
+    monkeypatch.setattr("skipbench.datasets.common.coco_annotations.CHUNK", 64)
     folder = trees.coco20k(tmp_path)
     path = folder / "annotations" / "instances_train2014.json"
     lines = json.dumps(json.loads(path.read_text()), indent=0).split("\n")
@@ -335,7 +335,7 @@ def test_json_with_a_mark_at_its_beginning(tmp_path):
 
 
 def test_a_malformed_json_is_read_once_not_for_every_image(tmp_path, monkeypatch):
-    from skipbench.datasets import _coco_json
+    from skipbench.datasets.common import coco_annotations as _coco_json
 
     folder = trees.coco20k(tmp_path)
     (folder / "annotations" / "instances_train2014.json").write_text("{")
@@ -352,7 +352,7 @@ def test_a_malformed_json_is_read_once_not_for_every_image(tmp_path, monkeypatch
 def test_several_threads_ask_for_one_index(tmp_path, monkeypatch):
     from concurrent.futures import ThreadPoolExecutor
 
-    from skipbench.datasets import _coco_json
+    from skipbench.datasets.common import coco_annotations as _coco_json
 
     trees.coco20k(tmp_path)
     calls, make = [], _coco_json.make_index

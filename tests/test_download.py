@@ -19,10 +19,10 @@ import zipfile
 import pytest
 from conftest import clean_environment
 
-import skipbench.download.fetch as fetching
-from skipbench.download import download
-from skipbench.download.fetch import fetch
-from skipbench.download.unpack import unpack
+import skipbench.datasets.download.fetch as fetching
+from skipbench.datasets.download import download
+from skipbench.datasets.download.fetch import fetch
+from skipbench.datasets.download.unpack import unpack
 from skipbench.engine.progress import megabytes
 from skipbench.errors import DataError, ResourceError, UsageError
 from skipbench.records import Archive
@@ -351,7 +351,7 @@ def test_a_host_that_does_not_answer(server, tmp_path):
 CHILD = """
     import resource, sys
     from pathlib import Path
-    from skipbench.download import download
+    from skipbench.datasets.download import download
     from skipbench.records import Archive
     from skipbench.errors import SkipbenchError
     url, checksum, root, limit = sys.argv[1:]
@@ -642,6 +642,6 @@ def test_a_receipt_that_is_damaged(server, tmp_path):
 
 def test_what_the_command_line_loads_first_is_light():
     code = (
-        "import sys, skipbench.download; print({'pooch', 'requests', 'torch'} & set(sys.modules))"
+        "import sys, skipbench.datasets.download; print({'pooch', 'requests', 'torch'} & set(sys.modules))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"

@@ -14,7 +14,7 @@ from skipbench.datasets import Item, Labels, open_dataset
 from skipbench.errors import DataError, UsageError
 from skipbench.images import Picture, normalise, resize, resize_mask, stack, turn
 from skipbench.records import Side
-from skipbench.views import (
+from skipbench.evaluations.probe.views import (
     View,
     _central_crop,
     _random,

@@ -13,7 +13,7 @@ import torch
 
 from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import Checkpoint
-from skipbench.engine.threads import one_thread
+from skipbench.engine.machine import one_thread
 from skipbench.errors import NumbersError
 from skipbench.images import embedded_photographs
 from skipbench.records import BlockHealth, Residual, VariantHealth, Verdict

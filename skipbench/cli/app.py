@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from skipbench import __version__
-from skipbench.cli.page import reader_has_gone
-from skipbench.engine import terminal, threads
+from skipbench.console import reader_has_gone
+from skipbench.engine import terminal
+from skipbench.engine.machine import wait_politely
 from skipbench.engine.signals import INTERRUPTED, TERMINATED, Terminated, signals_end_it
 from skipbench.errors import SkipbenchError
 
@@ -126,7 +127,7 @@ for name in COMMANDS:
 
 def main() -> None:
     terminal.settle()
-    threads.wait_politely()
+    wait_politely()
     try:
         app()
     except KeyboardInterrupt:  # before a command has begun

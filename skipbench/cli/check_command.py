@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import plain_table, shown, wide_page
+from skipbench.console import plain_table, shown, wide_page
 from skipbench.errors import UsageError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import plain_table, shown, wide_page
+from skipbench.console import plain_table, shown, wide_page
 
 if TYPE_CHECKING:
     from skipbench.records import Result

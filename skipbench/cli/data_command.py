@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import page
+from skipbench.console import page
 
 if TYPE_CHECKING:
     from skipbench.datasets import Source
+    from skipbench.datasets.common.verify import Report, SplitReport
     from skipbench.records import Archive
-    from skipbench.verify import Report, SplitReport
 
 app = typer.Typer(help="Data sets: what is there, what is missing.", no_args_is_help=True)
 
@@ -127,8 +127,8 @@ def verify(
     xmin,ymin,xmax,ymax) or a COCO .json. Splits are sub-folders (images/train/, masks/train/) or
     lists (PATH/train.txt).
     """
+    from skipbench.datasets.common.verify import verify as look
     from skipbench.errors import DataError
-    from skipbench.verify import verify as look
 
     report = look(name, split, root=data_root, classes=classes, full=full)
     if as_json:
@@ -227,7 +227,7 @@ def download(
     Cut off, it goes on where it was; run again, it does what is left.
     """
     from skipbench.datasets import data_roots, find_split, locate, source
-    from skipbench.download import download as fetch
+    from skipbench.datasets.download import download as fetch
     from skipbench.errors import DataError, UsageError
 
     kind = source(name)

@@ -50,10 +50,10 @@ def demo(
 def _show_results(records: "list[Stored]") -> None:
     """What `skipbench table` and `skipbench compare` print."""
     from skipbench.cli.compare_command import show as show_comparison
-    from skipbench.cli.page import wide_page
+    from skipbench.console import wide_page
     from skipbench.results.compare import compare
-    from skipbench.results.tables.render import show as show_table
     from skipbench.results.tables import table
+    from skipbench.results.tables.render import show as show_table
 
     typer.echo()
     for layout in ("table2", "table4"):
@@ -68,7 +68,7 @@ def _show_results(records: "list[Stored]") -> None:
 
 def _report(records: "list[Stored]", folder: "Path", open_it: bool) -> None:
     from skipbench import demo as steps
-    from skipbench.cli.page import open_in_browser
+    from skipbench.console import open_in_browser
     from skipbench.results.report import report
 
     page = report(records, folder / "report.html", title=steps.TITLE)

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from skipbench.cli import options
-from skipbench.engine.environment import versions
+from skipbench.engine.machine import versions
 
 
 def add_to(app: typer.Typer) -> None:

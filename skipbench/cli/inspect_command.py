@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import page
+from skipbench.console import page
 
 if TYPE_CHECKING:
     from skipbench.pipeline import Inspection

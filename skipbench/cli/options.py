@@ -8,8 +8,8 @@ import typer
 
 from skipbench.errors import CheckpointError, UsageError, did_you_mean
 from skipbench.files import missing_checkpoint
-from skipbench.settings.declaration import OUTPUT
 from skipbench.records import LABELS, PRECISIONS, PositionRule, Residual, StoreDtype
+from skipbench.settings.declaration import OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

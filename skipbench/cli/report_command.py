@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import open_in_browser
+from skipbench.console import open_in_browser
 
 
 def add_to(app: typer.Typer) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import page, plain_table, shown, wide_page
+from skipbench.console import page, plain_table, shown, wide_page
 
 if TYPE_CHECKING:
     from skipbench.results.read import Stored
@@ -31,8 +31,8 @@ def list_(
     verbose: options.Verbose = False,
 ) -> None:
     """List the records, one a line, newest last."""
-    from skipbench.results.scores import only, parse_where
     from skipbench.results.read import read_results
+    from skipbench.results.scores import only, parse_where
 
     stored = read_results(results or ["results"], strict=strict)
     found = only(stored, parse_where(where or ()))

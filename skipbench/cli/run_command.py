@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import shown, wide_page
+from skipbench.console import shown, wide_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,8 +113,8 @@ def _figures(outcome: "Outcome") -> "Iterator[tuple[str, str, str, str]]":
     from pathlib import Path
 
     from skipbench.results.baseline import unusual
-    from skipbench.results.scores import METRICS, entries
     from skipbench.results.read import Stored
+    from skipbench.results.scores import METRICS, entries
 
     for entry in entries(Stored(result, Path()) for result in outcome.results):
         epoch, between = entry.facts["epoch"], ""

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from skipbench.cli import options
-from skipbench.cli.page import wide_page
+from skipbench.console import wide_page
 
 SUFFIXES = {".md": "md", ".tex": "latex", ".csv": "csv", ".json": "json"}
 

@@ -1,6 +1,6 @@
-"""Data sets. This folder is the catalogue: each file is one, its name is the name on the command
-line, and it has a `SOURCE`. (Files with a leading underscore serve the others.) Importing the
-package imports none of them.
+"""Data sets. This folder is the registry: each file is one data set, its name is the name on the
+command line, and it has a `SOURCE`. What they share is in `common/`; importing the package imports
+no data set.
 
     from skipbench.datasets import open_dataset
 
@@ -8,26 +8,25 @@ package imports none of them.
     val[0].read(), val[0].mask(), val[0].boxes().xyxy
 """
 
-from skipbench.datasets._catalogue import names, source
-from skipbench.datasets._open import (
-    Found,
+from skipbench.datasets.common.locate import (
+    Location,
     data_roots,
-    decodable,
     find_folder,
     find_split,
     locate,
-    open_dataset,
-    without_empty,
+    names,
+    source,
 )
-from skipbench.datasets._types import Boxes, Dataset, Item, Items, Labels, Source, Split
+from skipbench.datasets.common.opening import decodable, open_dataset, without_empty
+from skipbench.datasets.common.types import Boxes, Dataset, Item, Items, Labels, Source, Split
 
 __all__ = [
     "Boxes",
     "Dataset",
-    "Found",
     "Item",
     "Items",
     "Labels",
+    "Location",
     "Source",
     "Split",
     "data_roots",

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from skipbench.datasets._files import colour, fact_lines, pairs
-from skipbench.datasets._types import Labels, Listing, Source, Split
+from skipbench.datasets.common.files import colour, fact_lines, pairs
+from skipbench.datasets.common.types import Labels, Listing, Source, Split
 from skipbench.records import Archive
 
 

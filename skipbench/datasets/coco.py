@@ -3,16 +3,16 @@ segments of objects."""
 
 from pathlib import Path
 
-from skipbench.datasets._coco_json import (
+from skipbench.datasets.common.coco_annotations import (
     ANNOTATIONS_2017,
     COCO_LICENCE,
     COCO_PLACES,
     LazyIndex,
     image_archive,
 )
-from skipbench.datasets._coco_segments import LazySegments
-from skipbench.datasets._files import first_folder, stems
-from skipbench.datasets._types import Item, Labels, Listing, Source, Split
+from skipbench.datasets.common.coco_segments import LazySegments
+from skipbench.datasets.common.files import first_folder, stems
+from skipbench.datasets.common.types import Item, Labels, Listing, Source, Split
 
 
 class Coco(Source):

@@ -5,15 +5,15 @@ Boxes around crowds are left out, corners rounded to whole pixels, as the publis
 
 from pathlib import Path
 
-from skipbench.datasets._coco_json import (
+from skipbench.datasets.common.coco_annotations import (
     ANNOTATIONS_2014,
     COCO_LICENCE,
     COCO_PLACES,
     LazyIndex,
     image_archive,
 )
-from skipbench.datasets._files import fact_lines, first_folder, stems, there
-from skipbench.datasets._types import Item, Labels, Listing, Source, Split
+from skipbench.datasets.common.files import fact_lines, first_folder, stems, there
+from skipbench.datasets.common.types import Item, Labels, Listing, Source, Split
 
 
 class Coco20k(Source):

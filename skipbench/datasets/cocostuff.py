@@ -6,9 +6,9 @@ The PNG of `stuffthingmaps` hold 0 to 181 with eleven gaps, 255 = unlabelled.
 from functools import cache
 from pathlib import Path
 
-from skipbench.datasets._coco_json import COCO_LICENCE, COCO_PLACES, image_archive
-from skipbench.datasets._files import colour, fact_lines, first_folder, pairs, palette
-from skipbench.datasets._types import Labels, Listing, Source, Split
+from skipbench.datasets.common.coco_annotations import COCO_LICENCE, COCO_PLACES, image_archive
+from skipbench.datasets.common.files import colour, fact_lines, first_folder, pairs, palette
+from skipbench.datasets.common.types import Labels, Listing, Source, Split
 from skipbench.records import Archive
 
 

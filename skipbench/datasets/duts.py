@@ -3,7 +3,7 @@
 Figures of methods without labels are on DUTS-TE, the split `test`; DUTS-TR is `train`.
 """
 
-from skipbench.datasets._saliency import Part, Saliency
+from skipbench.datasets.common.saliency import Part, Saliency
 
 SOURCE = Saliency(
     title="DUTS",

@@ -21,9 +21,9 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from skipbench.datasets._coco_json import LazyIndex
-from skipbench.datasets._files import palette, read_list, read_text, there
-from skipbench.datasets._types import Boxes, Item, Kind, Labels, Listing, Source, Split
+from skipbench.datasets.common.coco_annotations import LazyIndex
+from skipbench.datasets.common.files import palette, read_list, read_text, there
+from skipbench.datasets.common.types import Boxes, Item, Kind, Labels, Listing, Source, Split
 from skipbench.errors import DataError, UsageError
 from skipbench.images import IGNORED, SUFFIXES, walk_images
 

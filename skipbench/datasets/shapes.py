@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from skipbench.datasets import _drawing
-from skipbench.datasets._types import Boxes, Item, Kind, Labels, Listing, Source, Split
+from skipbench.datasets.common import synthetic
+from skipbench.datasets.common.types import Boxes, Item, Kind, Labels, Listing, Source, Split
 from skipbench.images import resize, target_hw
 from skipbench.records import Size
 
@@ -30,10 +30,10 @@ class DrawnItem(Item):
         return resize(image, target_hw(image.shape[:2], size))
 
     def size_hw(self) -> tuple[int, int]:
-        return _drawing.size_of(SEED, self.split, self.index)
+        return synthetic.size_of(SEED, self.split, self.index)
 
     def mark(self) -> str:
-        return f"{_drawing.VERSION} {SEED} {self.split} {self.index}"
+        return f"{synthetic.VERSION} {SEED} {self.split} {self.index}"
 
     def mask(self) -> np.ndarray:
         return _mask(self.split, self.index).copy()
@@ -50,21 +50,21 @@ class DrawnItem(Item):
         drawing = self._draw()
         return Boxes(
             drawing.boxes_xyxy.astype(np.float64),
-            tuple(_drawing.CLASSES[i] for i in drawing.labels),
+            tuple(synthetic.CLASSES[i] for i in drawing.labels),
             np.zeros(len(drawing.labels), bool),
         )
 
     def content(self, of: Kind) -> bytes:
         return self.mark().encode()
 
-    def _draw(self) -> _drawing.Drawing:
-        return _drawing.draw(SEED, self.split, self.index)
+    def _draw(self) -> synthetic.Drawing:
+        return synthetic.draw(SEED, self.split, self.index)
 
 
 @lru_cache(maxsize=512)
 def _mask(split: str, index: int) -> np.ndarray:
     """Kept, because training and scoring ask for it again and again; a few dozen kB each."""
-    return _drawing.draw(SEED, split, index).mask
+    return synthetic.draw(SEED, split, index).mask
 
 
 class Shapes(Source):
@@ -79,8 +79,8 @@ class Shapes(Source):
         return True
 
     def labels(self, folder: Path, classes: int | None = None) -> Labels:
-        values = range(len(_drawing.CLASSES))
-        return Labels(_drawing.CLASSES, _drawing.COLOURS, {v: v for v in values})
+        values = range(len(synthetic.CLASSES))
+        return Labels(synthetic.CLASSES, synthetic.COLOURS, {v: v for v in values})
 
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
         count = self.splits[split].images or 0

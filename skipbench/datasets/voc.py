@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from skipbench.datasets._devkit import Devkit, train_aug
-from skipbench.datasets._types import Split
+from skipbench.datasets.common.types import Split
+from skipbench.datasets.common.voc_layout import Devkit, train_aug, write_masks
 from skipbench.records import Archive
 
 
@@ -23,8 +23,6 @@ class Voc2012(Devkit):
         """SBD comes as MATLAB files: write its masks as PNG, VOC's own where there are both."""
         sbd = folder.parent.parent / "benchmark_RELEASE" / "dataset" / "cls"
         if sbd.is_dir():
-            from skipbench.datasets._sbd import write_masks
-
             write_masks(sbd, folder, train_aug())
 
 

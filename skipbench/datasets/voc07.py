@@ -1,7 +1,7 @@
 """PASCAL VOC2007."""
 
-from skipbench.datasets._devkit import Devkit
-from skipbench.datasets._types import Split
+from skipbench.datasets.common.types import Split
+from skipbench.datasets.common.voc_layout import Devkit
 from skipbench.records import Archive
 
 SOURCE = Devkit(

@@ -10,7 +10,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from skipbench.errors import UsageError, did_you_mean
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations.base import Evaluation, UnknownEvaluation
+from skipbench.records import Result
 
 
 @cache
@@ -19,6 +20,11 @@ def evaluations() -> dict[str, Evaluation]:
     packages = [import_module(f"{__name__}.{m.name}") for m in iter_modules(__path__) if m.ispkg]
     found = [package.EVALUATION for package in packages if hasattr(package, "EVALUATION")]
     return {one.name: one for one in sorted(found, key=lambda one: (one.order, one.name))}
+
+
+def evaluation_of(result: Result) -> Evaluation:
+    """With sensible defaults for a record of an evaluation that this version does not know."""
+    return evaluations().get(result.evaluation) or UnknownEvaluation(result)
 
 
 def find_evaluation(name: str) -> Evaluation:

@@ -1,9 +1,10 @@
-"""What an evaluation is. Everything that tables, report, gates, suites, the demo and --help know of
+"""What an evaluation is. Everything that tables, report, check, suites, the demo and --help know of
 one is an attribute of its `Evaluation`; the folder that holds it is the registry."""
 
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from skipbench.records import Result
@@ -18,22 +19,24 @@ if TYPE_CHECKING:
 class Evaluation:
     """One per folder, as EVALUATION in its __init__.py; nothing heavy is imported until `open`."""
 
-    name: ClassVar[str]  # of the command, the Python function, the suite's kind and the records
-    title: ClassVar[str]  # in tables and on the report's page
+    name: str  # of the command, the Python function, the suite's kind and the records
+    title: str  # in tables and on the report's page
     settings: ClassVar[type[Settings]]
+    run: ClassVar[str]  # the class in run.py; what it prints is `show` in page.py
     version: ClassVar[int] = 1  # enters every id: raise it when the numbers move
     order: ClassVar[int] = 100  # in lists; equal ones by name
 
     # -- its records
-    metrics: ClassVar[Mapping[str, str]]  # headline → how it is written: {"miou": "mIoU"}
-    mean_over_images: ClassVar[bool] = False  # the headline is a mean of one score per image
-    by_block: ClassVar[bool] = False  # each block is scored by itself; the best is reported
+    metrics: ClassVar[Mapping[str, str]] = {}  # headline → how it is written: {"miou": "mIoU"}
+    by_block: bool = False  # each block is scored by itself; the best is reported
     seed_changes: ClassVar[str | None] = None  # what another seed makes anew; None: has no seed
     protocol: ClassVar[str] = "paper"  # a record's protocol.name that needs no footnote
     methods: ClassVar[Mapping[str, str]] = {}  # protocol.method → title, if there are several
-    named_by: ClassVar[Mapping[str, Any]] = {}  # settings that are part of a figure's name → usual
+    named_by: ClassVar[Mapping[str, Any]] = {}  # settings in the name of a score → usual value
     hidden_settings: ClassVar[frozenset[str]] = frozenset()  # of the protocol, shown elsewhere
     tiles: ClassVar[Mapping[str, str]] = {}  # kind of picture → caption on the report's page
+    glossary: ClassVar[Mapping[str, str]] = {}  # term → explanation, on the report's page
+    redraws: ClassVar[bool] = False  # its run has `hold` and `drawing`, for `compare --pictures`
 
     writes_one: ClassVar[bool] = False  # one record per run: --json prints it, not a list
     returns_one: ClassVar[bool] = False  # the Python function returns one record, not a list
@@ -63,16 +66,23 @@ class Evaluation:
         data: "Sequence[Dataset]",
         inspections: "Sequence[Inspection]",
     ) -> "Run":
-        """All but the work itself. inspections: the checkpoint, opened; several for `pca`."""
-        raise NotImplementedError
+        """All but the work itself. inspections: of the checkpoint, or of several."""
+        return getattr(self._module("run"), self.run)(inspections, data, settings)
 
     def show(self, run: Any, results: Sequence[Result]) -> None:
         """Print the finished records for a person."""
-        raise NotImplementedError
+        self._module("page").show(run, results)
+
+    def _module(self, name: str) -> Any:
+        return import_module(f"{type(self).__module__}.{name}")
 
     def remarks(self, result: Result) -> list[str]:
-        """Footnotes that belong to the figure wherever it is shown."""
+        """Footnotes wherever the score is shown."""
         return []
+
+    def seed_matters(self, result: Result) -> bool:
+        """Another seed could have given another score."""
+        return self.has_seed and result.protocol.get("seed") is not None
 
     def versions(self) -> dict[str, int]:
         """Of everything that makes its numbers."""
@@ -89,3 +99,14 @@ class Evaluation:
     @property
     def has_seed(self) -> bool:
         return self.seed_changes is not None
+
+
+class UnknownEvaluation(Evaluation):
+    """Of records that a newer version or another package has written."""
+
+    seed_changes = "run"
+    protocol = ""  # any
+
+    def __init__(self, result: Result) -> None:
+        self.name = self.title = result.evaluation
+        self.by_block = isinstance(result.metrics.get("blocks"), list)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from skipbench.datasets import Item
-from skipbench.engine.memory import peak_bytes
+from skipbench.engine.machine import peak_bytes
 from skipbench.engine.progress import duration
 from skipbench.evaluations.run import Cell, FeatureRun
 from skipbench.evaluations.segmentation.linear import normalised

@@ -5,13 +5,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from skipbench.backbones.vit import Backbone
-from skipbench.engine.environment import of_this_run
-from skipbench.engine.memory import peak_bytes
+from skipbench.engine.machine import of_this_run, peak_bytes
 from skipbench.features.held import Features
 from skipbench.metrics.intervals import METHOD, RESAMPLES
 from skipbench.pipeline import Inspection
-from skipbench.records import DatasetFacts, Result
 from skipbench.record_store import plain_result
+from skipbench.records import DatasetFacts, Result
 
 if TYPE_CHECKING:
     from skipbench.evaluations.run import Cell, FeatureRun

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,8 @@ from skipbench.features.source import FeatureSource
 from skipbench.features.store import model_part
 from skipbench.images import Picture, padded, parse_size, size_name, target_hw
 from skipbench.pipeline import Inspection
-from skipbench.records import DatasetFacts, FeatureSpec, Result
 from skipbench.record_store import find_result
+from skipbench.records import DatasetFacts, FeatureSpec, Result
 
 if TYPE_CHECKING:
     from skipbench.evaluations.estimate import Estimate
@@ -95,8 +96,9 @@ class Run:
         return []
 
     def estimate(self, cells: Sequence[Any]) -> "Estimate":
-        """What these cells would take, from a trial on a few images."""
-        raise NotImplementedError
+        """What these cells would take, from a trial on a few images: `estimate` in estimate.py."""
+        package = type(self).__module__.rpartition(".")[0]
+        return import_module(f"{package}.estimate").estimate(self, cells)
 
     def missing(self) -> list[Any]:
         """Cells without a record."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from skipbench.backbones.vit import Backbone
-from skipbench.engine.memory import available_bytes
+from skipbench.engine.machine import available_bytes
 from skipbench.engine.progress import progress
 from skipbench.errors import ResourceError
 from skipbench.features.build import DTYPES, constant_images, in_store_dtype

@@ -1,52 +1,28 @@
-"""What tables, gates and comparisons read out of records: figures, and what they are figures of.
+"""One record as a score, with all that tables, checks and comparisons read of it."""
 
-A record gives one figure; those that differ in nothing but the seed are one `Entry`.
-"""
-
-import json
-import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean, stdev
 from typing import Any
 
-from skipbench.errors import UsageError, did_you_mean
-from skipbench.records import Result
-from skipbench.results.tables.layouts import DATASETS
-from skipbench.results.read import Stored
+from skipbench.evaluations import evaluation_of
+from skipbench.evaluations.base import Evaluation
 from skipbench.record_store import is_number
+from skipbench.records import Result
+from skipbench.results.read import Stored
+from skipbench.results.words import setting_text
 
-log = logging.getLogger("skipbench")
-
-# What a figure can be asked about with --where, and what tables have on their axes.
-FACTS = (
-    "evaluation", "method", "dataset", "split", "checkpoint", "residual", "depth", "epoch",
-    "optimizer", "features", "protocol", "seed",
-)  # fmt: skip
-
-MANY_DEGENERATE = 0.05  # of the images: more are told wherever the figure is shown
-METRICS = {
-    "miou": "mIoU", "corloc": "CorLoc", "iou": "IoU", "coherence": "coherence",
-}  # fmt: skip
-BY_BLOCK = ("tokencut", "pca")  # evaluations that score each block by itself
 OPTIMIZERS = {"adamw": "AdamW", "soap": "SOAP", "sgd": "SGD", "lars": "LARS", "adam": "Adam"}
-
 CHOSEN = "chosen on"  # the setting that says on which images a rate or a block was chosen
 
-# Settings of a protocol that do not make it another protocol, or that are told otherwise: the
-# feature of TokenCut as the tensor, the matching of clusters by their number.
-USUAL_PROTOCOLS = ("paper", "hummingbird", "k-means", None)  # that need no remark
-NOT_SETTINGS = {
-    "name", "seed", "held_out", "interval", "select", "splits", "changes", "feature",
-    "matching",
-}  # fmt: skip
+# Parts of any protocol that do not make it another one, or that other facts tell.
+NOT_SETTINGS = {"name", "seed", "held_out", "interval", "select", "splits", "changes"}
 
 
 @dataclass(frozen=True)
 class Score:
-    """One record, seen as a number."""
+    """The headline number of one record."""
 
     stored: Stored
 
@@ -54,15 +30,23 @@ class Score:
     def result(self) -> Result:
         return self.stored.result
 
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        return evaluation_of(self.result)
+
     @property
     def known(self) -> bool:
-        """Records of pictures have no figure."""
+        """Records of pictures have no score."""
         metrics = self.result.metrics
         return is_number(metrics.get(metrics.get("headline", "")))
 
     @property
     def metric(self) -> str:
         return str(self.result.metrics["headline"])
+
+    @property
+    def metric_name(self) -> str:
+        return self.evaluation.metrics.get(self.metric, self.metric)
 
     @property
     def value(self) -> float:
@@ -73,8 +57,15 @@ class Score:
         ends = self.result.metrics.get("interval")
         return (float(ends[0]), float(ends[1])) if ends else None
 
+    @property
+    def title(self) -> str:
+        """The evaluation, or which of its methods."""
+        method = str(self.result.protocol.get("method"))
+        return self.evaluation.methods.get(method, self.evaluation.title)
+
     @cached_property
     def facts(self) -> dict[str, Any]:
+        """What --where asks about, and what tables have on their axes."""
         result, checkpoint = self.result, self.result.checkpoint
         optimizer = checkpoint.get("optimizer")
         return {
@@ -93,7 +84,7 @@ class Score:
         }
 
     def _features(self) -> str:
-        """The paper's words: "single" is the last block."""
+        """In the paper's words: "single" is the last block."""
         features = self.result.features
         layers, blocks = features.get("layers"), features.get("blocks") or []
         depth = self.result.checkpoint.get("depth")
@@ -105,29 +96,37 @@ class Score:
 
     @property
     def by_block(self) -> bool:
-        """Of several blocks, its figure is that of one: blocks are chosen, not put together."""
-        return self.result.evaluation in BY_BLOCK
+        """Each block has a score of its own; this is that of one of them."""
+        return self.evaluation.by_block
 
     @cached_property
     def blocks(self) -> list[Mapping[str, Any]]:
-        """What each block scored by itself; nothing where blocks are put together."""
+        """The scores of each block; empty if blocks are used together."""
         rows = self.result.metrics.get("blocks") if self.by_block else None
         return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """How it was made, whatever the checkpoint and the data set."""
+        """The protocol, whatever the checkpoint and the data set."""
         result = self.result
+        hidden = NOT_SETTINGS | self.evaluation.hidden_settings
         return {
             "protocol": result.protocol.get("name"),
-            **{k: v for k, v in result.protocol.items() if k not in NOT_SETTINGS},
+            **{k: v for k, v in result.protocol.items() if k not in hidden},
             CHOSEN: result.metrics.get("selected_on"),
             "tensor": result.features.get("tensor"),
         }
 
+    @property
+    def unusual_settings(self) -> list[str]:
+        """Settings that a name of this score must include: "lost", "k 5"."""
+        settings, usual = self.settings, self.evaluation.named_by
+        told = {n: settings[n] for n in usual if settings.get(n) not in (None, usual[n])}
+        return [v if isinstance(v, str) else f"{n} {setting_text(v)}" for n, v in told.items()]
+
     @cached_property
     def images(self) -> dict[str, Any]:
-        """Which images it was made on: to be the same for one data set."""
+        """Number and fingerprint of the images of either part."""
         parts = {"evaluated": self.result.dataset, "trained": self.result.training}
         return {
             f"images {what} on": (part["images"], part["fingerprint"][:12])
@@ -137,15 +136,21 @@ class Score:
 
     @cached_property
     def computing(self) -> dict[str, Any]:
-        """In which precision features were computed and kept."""
+        """In which precision features were computed and stored."""
         names = ("precision", "store_dtype")
         return {name: self.result.features.get(name) for name in names}
 
     @cached_property
     def model(self) -> dict[str, Any]:
-        """What else of the model, of one weights file, moves the figure."""
+        """What else of the model moves the score, with the same weights file."""
         names = ("weights", "heads", "norm_eps", "position_rule")
         return {name: self.result.checkpoint.get(name) for name in names}
+
+    @property
+    def sha256(self) -> str:
+        return str(self.result.checkpoint["sha256"])
+
+    # -- footnotes
 
     @property
     def partial(self) -> bool:
@@ -153,53 +158,19 @@ class Score:
 
     @property
     def remarks(self) -> list[str]:
-        """What stands in a footnote wherever the figure is shown."""
-        found = []
-        if self.partial:
-            found.append(f"partial: {self._how_many()}")
-        found += [words] if (words := _other_protocol(self.result.protocol)) else []
-        found += [words] if (words := self._choice()) else []
-        if edge := self.result.metrics.get("edge"):
-            found.append(f"the {edge} rate of the sweep was chosen: a wider one may be better")
-        found += [words for words in (self._degenerate(), self._approximate()) if words]
+        """Footnotes wherever the score is shown."""
+        found = [
+            self._partial_data(),
+            self._other_protocol(),
+            self._chosen_block(),
+            *self.evaluation.remarks(self.result),
+        ]
         if self.result.checkpoint.get("warning"):
             residual = self.result.checkpoint["residual"]
             found.append(f"run {residual}, though its weights do not look so")
-        return found
+        return [words for words in found if words]
 
-    def _choice(self) -> str:
-        """What was chosen, and with which images; nothing where there was nothing to say of it."""
-        where = self.settings[CHOSEN]
-        if not self.by_block:
-            told = where == "val"
-            return "learning rate chosen on the validation images, as papers do" if told else ""
-        if len(self.blocks) < 2:
-            return ""
-        if where is None:
-            return f"of block {self.result.metrics.get('block')}, the deepest"
-        if where == "holdout":
-            return "block chosen on one half of the images, scored on the other"
-        block = self.result.metrics.get("block")
-        which = "" if block is None else f" (block {block})"
-        many = f"best of {len(self.blocks)} blocks{which}"
-        return f"{many}, chosen on the evaluated images, as the paper does"
-
-    def _degenerate(self) -> str:
-        """Of object discovery: a box around the whole image is often right, and no discovery."""
-        count, images = self.result.metrics.get("degenerate"), self.result.dataset["images"]
-        if not isinstance(count, int) or count <= MANY_DEGENERATE * images:
-            return ""
-        return f"{count:,} of {images:,} images degenerate: their box is the whole image"
-
-    def _approximate(self) -> str:
-        """Of nearest neighbours: where not all of the bank was searched."""
-        bank = self.result.metrics.get("bank")
-        recall = bank.get("recall") if isinstance(bank, dict) else None
-        if not is_number(recall):
-            return ""
-        return f"approximate search: {100 * recall:.0f} % of the nearest neighbours found"
-
-    def _how_many(self) -> str:
+    def _partial_data(self) -> str:
         parts = [self.result.dataset, self.result.training]
         words = [
             f"{part['images']:,}"
@@ -208,138 +179,29 @@ class Score:
             for part in parts
             if part and part["partial"]
         ]
-        return ", ".join(words)
+        return f"partial: {', '.join(words)}" if words else ""
 
+    def _other_protocol(self) -> str:
+        """ "protocol paper with epochs 10 instead of 30"; empty for the usual protocol."""
+        protocol = self.result.protocol
+        changes = [
+            f"{name} {setting_text(new, 'none')} instead of {setting_text(old, 'none')}"
+            for name, (old, new) in (protocol.get("changes") or {}).items()
+        ]
+        name = protocol.get("name")
+        if changes:
+            return f"protocol {name} with {', '.join(changes)}"
+        usual = self.evaluation.protocol or name
+        return "" if name in (usual, None) else f"protocol {name}"
 
-def _other_protocol(protocol: Mapping[str, Any]) -> str:
-    """ "protocol paper with epochs 10 instead of 30"; nothing where it is the paper's as it is."""
-    changes = protocol.get("changes") or {}
-    told = [
-        f"{name} {_short(new)} instead of {_short(old)}" for name, (old, new) in changes.items()
-    ]
-    if told:
-        return f"protocol {protocol['name']} with {', '.join(told)}"
-    return "" if protocol.get("name") in USUAL_PROTOCOLS else f"protocol {protocol['name']}"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(_short, value))
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The mean of figures that differ only in their seed."""
-
-    figures: tuple[Score, ...]
-    remark: str = ""  # of the table's making, as "best of 12 blocks"
-
-    @property
-    def first(self) -> Score:
-        return self.figures[0]
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return self.first.facts
-
-    @property
-    def value(self) -> float:
-        return fmean(figure.value for figure in self.figures)
-
-    @property
-    def spread(self) -> float | None:
-        """Deviation over the seeds."""
-        return stdev(f.value for f in self.figures) if len(self.figures) > 1 else None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Over images: the mean of the seeds' intervals."""
-        ends = [figure.interval for figure in self.figures]
-        known = [pair for pair in ends if pair]
-        if len(known) < len(ends):
-            return None
-        return fmean(low for low, _ in known), fmean(high for _, high in known)
-
-    @property
-    def remarks(self) -> list[str]:
-        several = [f"mean over {len(self.figures)} seeds"] if len(self.figures) > 1 else []
-        return [*self.first.remarks, *([self.remark] if self.remark else []), *several]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "value": self.value,
-            "interval": self.interval,
-            "deviation": self.spread,
-            "seeds": [figure.facts["seed"] for figure in self.figures],
-            "records": [figure.result.id for figure in self.figures],
-        }
-
-
-def entries(stored: Iterable[Stored]) -> list[Entry]:
-    """Records that differ only in their seed together, in the order they come in. Those without a
-    figure, as of pictures, are left out."""
-    groups: dict[str, dict[Any, Score]] = {}
-    for one in stored:
-        figure = Score(one)
-        if not figure.known:
-            continue
-        seeds = groups.setdefault(_but_for_the_seed(figure), {})
-        first = seeds.setdefault(figure.facts["seed"], figure)
-        if first is not figure:
-            log.warning("%s is of the same thing as %s: left out", one.path, first.stored.path)
-    return [Entry(tuple(group.values())) for group in groups.values()]
-
-
-def _but_for_the_seed(figure: Score) -> str:
-    facts = {name: value for name, value in figure.facts.items() if name != "seed"}
-    features = {
-        k: v for k, v in figure.result.features.items() if k not in ("degenerate", "layers")
-    }
-    sha256 = figure.result.checkpoint["sha256"]
-    same = [sha256, figure.model, facts, features, figure.settings, figure.images]
-    return json.dumps(same, sort_keys=True)
-
-
-def parse_where(pairs: Iterable[str]) -> dict[str, set[str]]:
-    """["epoch=200", "epoch=300"] → {"epoch": {"200", "300"}}."""
-    wanted: dict[str, set[str]] = {}
-    for pair in pairs:
-        fact, equals, value = pair.partition("=")
-        fact = fact.strip()
-        if fact not in FACTS or not equals:
-            near = did_you_mean(fact, FACTS) if fact not in FACTS else ""
-            raise UsageError(f"--where {pair}: give FACT=VALUE with {', '.join(FACTS)}.{near}")
-        wanted.setdefault(fact, set()).add(value.strip().lower())
-    return wanted
-
-
-def only(stored: Sequence[Stored], where: Mapping[str, set[str]]) -> list[Stored]:
-    """Those whose facts are among the wanted ones."""
-    return [one for one in stored if not where or fits(Score(one).facts, where)]
-
-
-def fits(facts: Mapping[str, Any], where: Mapping[str, set[str]]) -> bool:
-    """Whichever word is used: "last" or "single", "voc" or "VOC2012"."""
-    said = {fact: {str(facts[fact]).lower()} for fact in where}
-    features, dataset = str(facts["features"]), str(facts["dataset"])
-    if "features" in said:  # as --layers has it, too
-        said["features"].add("last" if features == "single" else features.rpartition(" ")[2])
-    if "dataset" in said:
-        said["dataset"].add(DATASETS.get(dataset, dataset).lower())
-    return all(said[fact] & values for fact, values in where.items())
-
-
-def differing(
-    dicts: Sequence[Mapping[str, Any]], keys: Iterable[str] | None = None
-) -> dict[str, list[Any]]:
-    """Each key with its different values, for those keys that have more than one."""
-    found = {}
-    for key in keys or dict.fromkeys(key for one in dicts for key in one):
-        values: list[Any] = []
-        for one in dicts:
-            if (value := one.get(key)) not in values:
-                values.append(value)
-        if len(values) > 1:
-            found[key] = values
-    return found
+    def _chosen_block(self) -> str:
+        if len(self.blocks) < 2:
+            return ""
+        where, block = self.settings[CHOSEN], self.result.metrics.get("block")
+        if where is None:
+            return f"of block {block}, the deepest"
+        if where == "holdout":
+            return "block chosen on one half of the images, scored on the other"
+        which = "" if block is None else f" (block {block})"
+        best = f"best of {len(self.blocks)} blocks{which}"
+        return f"{best}, chosen on the evaluated images, as the paper does"

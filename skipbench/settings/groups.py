@@ -171,7 +171,7 @@ class StoredFeatureSettings(FeatureSettings):
     """How features are computed and stored."""
 
     store_dtype: StoreDtype = setting(
-        "fp16", help="Precision on disk: fp16 or fp32.", parse=parsers.choice(*get_args(StoreDtype)),
+        "fp16", help="Precision on disk: fp16 or fp32.", parse=parsers.choice("fp16", "fp32"),
         panel=FEATURES, metavar="DTYPE",
     )  # fmt: skip
     cache_limit: int = setting(

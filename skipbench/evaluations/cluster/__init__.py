@@ -4,7 +4,6 @@ Cluster the patch tokens of all images with k-means, assign the clusters to clas
 mIoU. Labels only name the clusters, on the whole split at once.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from skipbench.evaluations.base import Evaluation
@@ -12,13 +11,11 @@ from skipbench.evaluations.cluster.settings import CLASSES, ClusterSettings
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
-    from skipbench.evaluations.cluster.run import ClusterRun
-    from skipbench.pipeline import Inspection
-    from skipbench.records import Result
 
 
 class Cluster(Evaluation):
     name, title, order = "cluster", "k-means clusters", 4
+    run = "ClusterRun"
     settings = ClusterSettings
     metrics = {"miou": "mIoU"}
     seed_changes = "clustering"
@@ -34,21 +31,6 @@ class Cluster(Evaluation):
 
         vectors.load()  # a missing or broken faiss is reported before anything slow
         return [open_masks(settings.dataset, split=settings.split, **settings.of_data())]
-
-    def open(
-        self,
-        settings: ClusterSettings,
-        data: "Sequence[Dataset]",
-        inspections: "Sequence[Inspection]",
-    ) -> "ClusterRun":
-        from skipbench.evaluations.cluster.run import ClusterRun
-
-        return ClusterRun(inspections[0], data[0], settings)
-
-    def show(self, run: "ClusterRun", results: "Sequence[Result]") -> None:
-        from skipbench.evaluations.cluster.page import show
-
-        show(results, run.settings.out)
 
 
 EVALUATION = Cluster()

@@ -37,11 +37,11 @@ from skipbench.evaluations.training_state import TrainingState
 from skipbench.files import cache_folder
 from skipbench.pictures import hues
 from skipbench.pipeline import Inspection, log_adaptation
-from skipbench.records import Result
 from skipbench.record_store import read_arrays, result_id
+from skipbench.records import Result
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.estimate import Estimate
+    pass
 
 log = logging.getLogger("skipbench")
 
@@ -82,18 +82,21 @@ class ClusterRun(FeatureRun):
     stage, advice = "clustering", "Use a smaller --sample, or fewer --layers"
     cells: list[ClusterCell]
 
-    def __init__(self, inspection: Inspection, data: Dataset, settings: ClusterSettings) -> None:
-        super().__init__(inspection, settings, settings.size)
-        self.data, self.val_facts, self.train_facts = data, data.facts(), None
+    def __init__(
+        self, inspections: Sequence[Inspection], data: Sequence[Dataset], settings: ClusterSettings
+    ) -> None:
+        super().__init__(inspections[0], settings, settings.size)
+        (self.data,) = data
+        self.val_facts, self.train_facts = self.data.facts(), None
         self.gpus = vectors.gpus(self.backbone.device)
         numbers: dict[int, str | int] = {}
         for given in settings.clusters:
-            count = len(data.classes) if given == CLASSES else int(given)
-            numbers.setdefault(count, CLASSES if count == len(data.classes) else count)
+            count = len(self.data.classes) if given == CLASSES else int(given)
+            numbers.setdefault(count, CLASSES if count == len(self.data.classes) else count)
         most = max(numbers)
         if settings.sample < most:
             raise UsageError(f"--sample {settings.sample}: fewer tokens than clusters ({most:,})")
-        if (tokens := self.tokens_of(data.items, most)) < most:
+        if (tokens := self.tokens_of(self.data.items, most)) < most:
             raise UsageError(f"{most:,} clusters of {tokens:,} tokens: use fewer --clusters")
         self.cells = [
             self._cell(blocks, text, seed, count, asked)
@@ -129,11 +132,6 @@ class ClusterRun(FeatureRun):
     def needs(self) -> list[Need]:
         wanted = [*self.missing(), *self.drawn()]
         return self.needs_of(wanted, {"val": self.data.items}, cache(self.check_data))
-
-    def estimate(self, cells: Sequence[ClusterCell]) -> "Estimate":
-        from skipbench.evaluations.cluster.estimate import estimate
-
-        return estimate(self, cells)
 
     def compute(
         self, cells: Sequence[ClusterCell]

@@ -4,21 +4,19 @@ Label every patch by its nearest neighbours among training patches and report th
 trained. Shares stored features with `probe`.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skipbench.evaluations.base import Evaluation
 from skipbench.evaluations.knn.settings import KnnSettings
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
-    from skipbench.evaluations.knn.run import KnnRun
-    from skipbench.pipeline import Inspection
     from skipbench.records import Result
 
 
 class Knn(Evaluation):
     name, title, order = "knn", "nearest neighbours", 3
+    run = "KnnRun"
     settings = KnnSettings
     metrics = {"miou": "mIoU"}
     seed_changes = "bank"
@@ -34,28 +32,23 @@ class Knn(Evaluation):
         vectors.load()  # a missing or broken faiss is reported before anything slow
         return list(open_splits(settings.dataset, **settings.of_training_data()))
 
-    def open(
-        self,
-        settings: KnnSettings,
-        data: "Sequence[Dataset]",
-        inspections: "Sequence[Inspection]",
-    ) -> "KnnRun":
-        from skipbench.evaluations.knn.run import KnnRun
-
-        return KnnRun(inspections[0], data[0], data[1], settings)
-
-    def show(self, run: "KnnRun", results: "Sequence[Result]") -> None:
-        from skipbench.evaluations.knn.page import show
-
-        show(results, run.settings.out)
-
     def remarks(self, result: "Result") -> list[str]:
         """If only part of the bank was searched."""
-        bank = result.metrics.get("bank")
-        recall = bank.get("recall") if isinstance(bank, dict) else None
+        recall = bank_of(result).get("recall")
         if isinstance(recall, bool) or not isinstance(recall, int | float):
             return []
         return [f"approximate search: {100 * recall:.0f} % of the nearest neighbours found"]
+
+    def seed_matters(self, result: "Result") -> bool:
+        """Not if the bank holds every token and is searched exactly."""
+        bank = bank_of(result)
+        exact = bank.get("whole") and "recall" not in bank
+        return super().seed_matters(result) and not exact
+
+
+def bank_of(result: "Result") -> dict[str, Any]:
+    bank = result.metrics.get("bank")
+    return bank if isinstance(bank, dict) else {}
 
 
 EVALUATION = Knn()

@@ -1,6 +1,6 @@
 """What `skipbench knn` prints."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skipbench.console import wide_page
 from skipbench.evaluations.segmentation.page import (
@@ -14,12 +14,11 @@ from skipbench.evaluations.segmentation.page import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from skipbench.records import Result
 
 
-def show(results: "Sequence[Result]", out: "Path") -> None:
+def show(run: Any, results: "Sequence[Result]") -> None:
     console, first = wide_page(), results[0]
     words = [
         f"images at {first.features['size']}",
@@ -38,7 +37,7 @@ def show(results: "Sequence[Result]", out: "Path") -> None:
             show_classes(console, group[0].metrics["per_class"])
         for vote in dict.fromkeys(_vote(r) for r in group) if seeds else ():
             show_spread(console, f"{layers}, {vote}", [r for r in group if _vote(r) == vote])
-    show_where(console, results, out)
+    show_where(console, results, run.settings.out)
 
 
 def _bank(group: "Sequence[Result]") -> str:

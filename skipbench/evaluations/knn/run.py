@@ -31,11 +31,11 @@ from skipbench.evaluations.segmentation.linear import normalised
 from skipbench.evaluations.segmentation.scores import figures
 from skipbench.files import cache_folder
 from skipbench.pipeline import Inspection, log_adaptation
-from skipbench.records import Result
 from skipbench.record_store import read_arrays, result_id
+from skipbench.records import Result
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.estimate import Estimate
+    pass
 
 log = logging.getLogger("skipbench")
 
@@ -56,11 +56,11 @@ class KnnRun(FeatureRun):
     cells: list[KnnCell]
 
     def __init__(
-        self, inspection: Inspection, train: Dataset, val: Dataset, settings: KnnSettings
+        self, inspections: Sequence[Inspection], data: Sequence[Dataset], settings: KnnSettings
     ) -> None:
-        super().__init__(inspection, settings, settings.size)
-        self.train, self.val = train, val
-        self.train_facts, self.val_facts = train.facts(), val.facts()
+        super().__init__(inspections[0], settings, settings.size)
+        self.train, self.val = data
+        self.train_facts, self.val_facts = self.train.facts(), self.val.facts()
         self.gpus = vectors.gpus(self.backbone.device)
         self.cells = [
             self._cell(blocks, text, seed, vote)
@@ -113,11 +113,6 @@ class KnnRun(FeatureRun):
         wanted = [*self.missing(), *self.drawn()]
         splits = {"train": self.train.items, "val": self.val.items}
         return self.needs_of(wanted, splits, cache(lambda: check_masks(self.train, self.val)))
-
-    def estimate(self, cells: Sequence[KnnCell]) -> "Estimate":
-        from skipbench.evaluations.knn.estimate import estimate
-
-        return estimate(self, cells)
 
     def _memory_of(self, cell: KnnCell) -> Remembered:
         """The bank that the cells of one group share; one at a time is kept."""

@@ -13,17 +13,21 @@ from skipbench.evaluations.pca.settings import OF_DATASET, PcaSettings
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
-    from skipbench.evaluations.pca.run import PcaRun
-    from skipbench.pipeline import Inspection
-    from skipbench.records import Result
 
 
 class Pca(Evaluation):
     name, title, order = "pca", "PCA", 5
+    run = "PcaRun"
     settings = PcaSettings
     metrics = {"coherence": "coherence"}
-    mean_over_images = by_block = True
+    by_block = True
+    hidden_settings = frozenset({"feature"})
     tiles = {"pca": "PCA"}
+    glossary = {
+        "Coherence": "of PCA pictures is the share of the features' variance that lies between the "
+        "segments of an image: 100 if each segment has one colour. The record also has the "
+        "coherence of the image's own colours (pixels), and with the segments upside down."
+    }
     fixed_in_suites = {"own_folder": True, "names": (), "align": True}
     demo = ({"layers": "all", "limit": 8, "size": "short:288"},)
 
@@ -39,21 +43,6 @@ class Pca(Evaluation):
                 limit=settings.most_images, skip_bad=settings.skip_bad,
             )
         ]  # fmt: skip
-
-    def open(
-        self,
-        settings: PcaSettings,
-        data: "Sequence[Dataset]",
-        inspections: "Sequence[Inspection]",
-    ) -> "PcaRun":
-        from skipbench.evaluations.pca.run import PcaRun
-
-        return PcaRun(inspections, data[0], settings)
-
-    def show(self, run: "PcaRun", results: "Sequence[Result]") -> None:
-        from skipbench.evaluations.pca.page import show
-
-        show(run, [result.id for result in results])
 
 
 EVALUATION = Pca()

@@ -1,16 +1,18 @@
 """What PCA pictures would take, in the dry run of a suite."""
 
 import time
+from collections.abc import Sequence
 
-from skipbench.engine.memory import peak_bytes
+from skipbench.engine.machine import peak_bytes
 from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate
 from skipbench.evaluations.pca.run import PcaRun
+from skipbench.evaluations.run import Cell
 from skipbench.features.build import DTYPES
 from skipbench.features.held import compute
 from skipbench.features.store import missing_images
 
 
-def estimate(run: PcaRun) -> Estimate:
+def estimate(run: PcaRun, cells: Sequence[Cell]) -> Estimate:
     """Of one checkpoint. Pictures are drawn again, features are not computed again."""
     model, source = run.models[0], run.settings.source
     few = model.pictures[: max(1, min(TRIAL_IMAGES, len(run.data)))]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skipbench.engine.threads import one_thread
+from skipbench.engine.machine import one_thread
 from skipbench.evaluations.pca.settings import Upsample
 from skipbench.evaluations.segmentation.pixels import Grid
 

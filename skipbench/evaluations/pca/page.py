@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 from skipbench.console import plain_table, shown, wide_page
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from skipbench.evaluations.pca.run import PcaRun
+    from skipbench.records import Result
 
 
-def show(run: "PcaRun", ids: "list[str]") -> None:
+def show(run: "PcaRun", results: "Sequence[Result]") -> None:
     console = wide_page()
     data, settings = run.data, run.settings
     partial = ", partial" if data.partial else ""
@@ -28,8 +29,8 @@ def show(run: "PcaRun", ids: "list[str]") -> None:
     if any(len(model.blocks) > 1 for model in run.models):
         console.print(f"curves: {settings.out}/curves.png", markup=False)
     console.print(f"figures: {settings.out}/figures.csv", markup=False)
-    for identity in ids:
-        console.print(f"record: {settings.out}/{identity}.json", markup=False)
+    for result in results:
+        console.print(f"record: {settings.out}/{result.id}.json", markup=False)
 
 
 # Column of the table → key of a row, and how it is written.

@@ -20,8 +20,8 @@ from skipbench.images import parse_size, size_name
 from skipbench.metrics.intervals import METHOD, RESAMPLES, resample_weights
 from skipbench.metrics.means import counts_of, mean_percent
 from skipbench.plates import Curve, Panel
-from skipbench.records import Result
 from skipbench.record_store import plain_result, result_id
+from skipbench.records import Result
 
 if TYPE_CHECKING:
     from skipbench.evaluations.pca.run import PcaRun

@@ -38,7 +38,7 @@ from skipbench.pipeline import Inspection
 from skipbench.records import Result
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.estimate import Estimate
+    pass
 
 log = logging.getLogger("skipbench")
 
@@ -54,17 +54,17 @@ class PcaRun(Run):
     stage, advice = "fitting components", "Use a smaller --size, or fewer --layers"
 
     def __init__(
-        self, inspections: Sequence[Inspection], data: Dataset, settings: PcaSettings
+        self, inspections: Sequence[Inspection], data: Sequence[Dataset], settings: PcaSettings
     ) -> None:
-        self.data, self.settings = data, settings
+        (self.data,), self.settings = data, settings
         titles = titles_of(settings, inspections)
         self.models = [
-            Model(inspection, data, settings, title, settings.call_of(number))
+            Model(inspection, self.data, settings, title, settings.call_of(number))
             for number, (inspection, title) in enumerate(zip(inspections, titles, strict=True))
         ]
-        self.facts = data.facts()
+        self.facts = self.data.facts()
         self.figures = [
-            Figures(len(model.blocks), len(data), settings.components) for model in self.models
+            Figures(len(model.blocks), len(self.data), settings.components) for model in self.models
         ]
         self._segments: dict[tuple[int, int], np.ndarray] = {}  # by patch and image
         self.cells = [
@@ -117,11 +117,6 @@ class PcaRun(Run):
             return []
         what = self.data.split
         return [Need(model.backbone, model.pictures, model.spec, source, what, lambda: None)]
-
-    def estimate(self, cells: Sequence[Cell]) -> "Estimate":
-        from skipbench.evaluations.pca.estimate import estimate
-
-        return estimate(self)
 
     @cached_property
     def rows(self) -> list[list[dict[str, Any]]]:

@@ -4,7 +4,6 @@ Train linear classifiers on frozen patch tokens and report their mIoU. The backb
 once; all learning rates train at once.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from skipbench.evaluations.base import Evaluation
@@ -12,17 +11,16 @@ from skipbench.evaluations.probe.settings import ProbeSettings
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
-    from skipbench.evaluations.probe.run import ProbeRun
-    from skipbench.pipeline import Inspection
     from skipbench.records import Result
 
 
 class Probe(Evaluation):
     name, title, order = "probe", "linear probe", 1
+    run = "ProbeRun"
     settings = ProbeSettings
     metrics = {"miou": "mIoU"}
     seed_changes = "training"
-    returns_one = True
+    returns_one = redraws = True
     demo = (
         {"layers": ["last", "multiscale"], "size": "160x208", "epochs": 5, "pictures": 4},
         {"layers": ["1", "3"], "size": "160x208", "epochs": 5},
@@ -33,25 +31,13 @@ class Probe(Evaluation):
 
         return list(open_splits(settings.dataset, settings.resolved, **settings.of_training_data()))
 
-    def open(
-        self,
-        settings: ProbeSettings,
-        data: "Sequence[Dataset]",
-        inspections: "Sequence[Inspection]",
-    ) -> "ProbeRun":
-        from skipbench.evaluations.probe.run import ProbeRun
-
-        return ProbeRun(inspections[0], data[0], data[1], settings)
-
-    def show(self, run: "ProbeRun", results: "Sequence[Result]") -> None:
-        from skipbench.evaluations.probe.page import show
-
-        show(results, run.settings.out)
-
     def remarks(self, result: "Result") -> list[str]:
+        found = []
+        if result.metrics.get("selected_on") == "val":
+            found.append("learning rate chosen on the validation images, as papers do")
         if edge := result.metrics.get("edge"):
-            return [f"the {edge} rate of the sweep was chosen: a wider one may be better"]
-        return []
+            found.append(f"the {edge} rate of the sweep was chosen: a wider one may be better")
+        return found
 
     def versions(self) -> dict[str, int]:
         from skipbench import views

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from skipbench.engine.memory import peak_bytes
+from skipbench.engine.machine import peak_bytes
 from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate
 from skipbench.evaluations.probe import method
 from skipbench.evaluations.probe.run import Cell, ProbeRun

@@ -14,12 +14,11 @@ from skipbench.evaluations.segmentation.page import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from skipbench.records import Result
 
 
-def show(results: "Sequence[Result]", out: "Path") -> None:
+def show(run: Any, results: "Sequence[Result]") -> None:
     console = wide_page()
     show_what(console, results[0], _settings(results[0]), "trained on")
     for layers in dict.fromkeys(result.features["layers"] for result in results):
@@ -28,7 +27,7 @@ def show(results: "Sequence[Result]", out: "Path") -> None:
             _show_one(console, result, several=len(group) > 1)
         if len(group) > 1:
             _show_spread(console, layers, group)
-    show_where(console, results, out)
+    show_where(console, results, run.settings.out)
 
 
 def _settings(result: "Result") -> str:

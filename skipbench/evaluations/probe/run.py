@@ -27,11 +27,10 @@ from skipbench.evaluations.segmentation.images import Held, Split, Views, cut_wi
 from skipbench.evaluations.training_state import TrainingState
 from skipbench.files import cache_folder
 from skipbench.pipeline import Inspection, log_adaptation
-from skipbench.records import FeatureSpec, Result
 from skipbench.record_store import read_arrays, result_id
+from skipbench.records import FeatureSpec, Result
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.estimate import Estimate
     from skipbench.evaluations.pictures import Drawing
 
 log = logging.getLogger("skipbench")
@@ -46,12 +45,12 @@ class ProbeRun(FeatureRun):
     advice = "Use fewer rates (--lr), fewer --layers, or --loss-pixels 1024"
 
     def __init__(
-        self, inspection: Inspection, train: Dataset, val: Dataset, settings: ProbeSettings
+        self, inspections: Sequence[Inspection], data: Sequence[Dataset], settings: ProbeSettings
     ) -> None:
         self.protocol = settings.resolved
-        super().__init__(inspection, settings, self.protocol.size)
-        self.train, self.val = train, val
-        self.train_facts, self.val_facts = train.facts(), val.facts()
+        super().__init__(inspections[0], settings, self.protocol.size)
+        self.train, self.val = data
+        self.train_facts, self.val_facts = self.train.facts(), self.val.facts()
         self.cells = [self._cell(blocks, text, seed) for blocks, text in self.layers.items()
                       for seed in settings.seeds]  # fmt: skip
 
@@ -74,11 +73,6 @@ class ProbeRun(FeatureRun):
         if todo and self.protocol.window is None:
             found += self.needs_of(self.drawn() or todo, {"val": self.val.items}, check)
         return found
-
-    def estimate(self, cells: Sequence[Cell]) -> "Estimate":
-        from skipbench.evaluations.probe.estimate import estimate
-
-        return estimate(self, cells)
 
     # -- features
 

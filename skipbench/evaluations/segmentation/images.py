@@ -7,6 +7,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from skipbench.datasets import Dataset, Item
+from skipbench.evaluations.probe.views import View, windows
 from skipbench.evaluations.segmentation.linear import ImageTokens, TokenMap
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.features import cache as feature_cache
@@ -14,7 +15,6 @@ from skipbench.features.held import Features
 from skipbench.features.plan import Plan
 from skipbench.features.store import FeatureStore
 from skipbench.images import Picture, resize_mask
-from skipbench.views import View, windows
 
 
 class Masked(Picture, Protocol):

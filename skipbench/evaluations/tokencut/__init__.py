@@ -4,7 +4,6 @@ Find one object in each image by a cut through its frozen tokens and report how 
 right (CorLoc). All blocks come from one pass over the images.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from skipbench.evaluations.base import Evaluation
@@ -12,8 +11,6 @@ from skipbench.evaluations.tokencut.settings import TokencutSettings
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
-    from skipbench.evaluations.tokencut.run import TokencutRun
-    from skipbench.pipeline import Inspection
     from skipbench.records import Result
 
 MANY_DEGENERATE = 0.05  # share of the images that is worth a footnote
@@ -21,9 +18,10 @@ MANY_DEGENERATE = 0.05  # share of the images that is worth a footnote
 
 class Tokencut(Evaluation):
     name, title, order = "tokencut", "TokenCut", 2
+    run = "TokencutRun"
     settings = TokencutSettings
     metrics = {"corloc": "CorLoc", "iou": "IoU"}
-    mean_over_images = by_block = writes_one = True
+    by_block = writes_one = True
     methods = {"tokencut": "TokenCut", "lost": "LOST"}
     named_by = {"method": "tokencut", "tensor": "keys", "score": "boxes"}
     hidden_settings = frozenset({"feature"})
@@ -59,21 +57,6 @@ class Tokencut(Evaluation):
                 root=settings.data_root, limit=settings.limit, skip_bad=settings.skip_bad,
             )
         ]  # fmt: skip
-
-    def open(
-        self,
-        settings: TokencutSettings,
-        data: "Sequence[Dataset]",
-        inspections: "Sequence[Inspection]",
-    ) -> "TokencutRun":
-        from skipbench.evaluations.tokencut.run import TokencutRun
-
-        return TokencutRun(inspections[0], data[0], settings)
-
-    def show(self, run: "TokencutRun", results: "Sequence[Result]") -> None:
-        from skipbench.evaluations.tokencut.page import show
-
-        show(results[0], run.settings.out)
 
     def remarks(self, result: "Result") -> list[str]:
         """A box around the whole image is often right, but discovers nothing."""

@@ -4,12 +4,13 @@ import time
 from collections.abc import Sequence
 
 from skipbench.datasets import Item
-from skipbench.engine.memory import peak_bytes
+from skipbench.engine.machine import peak_bytes
 from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate
+from skipbench.evaluations.run import Cell
 from skipbench.evaluations.tokencut.run import TokencutRun
 
 
-def estimate(run: TokencutRun) -> Estimate:
+def estimate(run: TokencutRun, cells: Sequence[Cell]) -> Estimate:
     """Nothing but what was found is stored, so there is no disk to speak of."""
     left = run.missing_images()
     few = run.data[: max(1, min(TRIAL_IMAGES, len(run.data)))]

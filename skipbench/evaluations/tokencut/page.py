@@ -7,13 +7,12 @@ from skipbench.evaluations.tokencut import EVALUATION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from skipbench.records import Result
 
 
-def show(result: "Result", out: "Path") -> None:
-    console = wide_page()
+def show(run: Any, results: "Sequence[Result]") -> None:
+    console, (result,), out = wide_page(), results, run.settings.out
     dataset, checkpoint, metrics = result.dataset, result.checkpoint, result.metrics
     partial = ", partial" if dataset["partial"] else ""
     empty = f"; {len(dataset['empty'])} without a box left out" if dataset["empty"] else ""

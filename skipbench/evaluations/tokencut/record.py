@@ -26,8 +26,8 @@ from skipbench.metrics.boxes import SPLITS, CrossChosen, cross_chosen, share_per
 from skipbench.metrics.intervals import METHOD, RESAMPLES, resample_weights
 from skipbench.metrics.means import counts_of, mean_percent
 from skipbench.metrics.saliency import max_f_beta_percent
-from skipbench.records import Result
 from skipbench.record_store import plain_result
+from skipbench.records import Result
 
 if TYPE_CHECKING:
     from skipbench.evaluations.tokencut.run import TokencutRun

@@ -43,11 +43,11 @@ from skipbench.features.stream import BY_SAFETY, Extractor, FeatureBatch
 from skipbench.files import cache_folder
 from skipbench.images import Picture, parse_size
 from skipbench.pipeline import Inspection, log_adaptation
-from skipbench.records import FeatureSpec, Result
 from skipbench.record_store import result_id
+from skipbench.records import FeatureSpec, Result
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.estimate import Estimate
+    pass
 
 log = logging.getLogger("skipbench")
 
@@ -133,11 +133,14 @@ class TokencutRun(Run, Finder):
     settings: TokencutSettings
     cells: list[Cell]
 
-    def __init__(self, inspection: Inspection, data: Dataset, settings: TokencutSettings) -> None:
-        Finder.__init__(self, inspection, settings)
-        self.data, self.facts = data, data.facts()
-        self.kind: Kind = "boxes" if data.kind == "boxes" else "masks"
-        self.id = result_id("tokencut", data.name, written.determines(self))
+    def __init__(
+        self, inspections: Sequence[Inspection], data: Sequence[Dataset], settings: TokencutSettings
+    ) -> None:
+        Finder.__init__(self, inspections[0], settings)
+        (self.data,) = data
+        self.facts = self.data.facts()
+        self.kind: Kind = "boxes" if self.data.kind == "boxes" else "masks"
+        self.id = result_id("tokencut", self.data.name, written.determines(self))
         self.cells = [Cell(self.id, settings.layers, self.blocks, 0)]
         self.computed = 0
         self.score: Score = (
@@ -172,11 +175,6 @@ class TokencutRun(Run, Finder):
 
     def tidy(self, cell: Cell) -> None:
         self._chunks().forget()
-
-    def estimate(self, cells: Sequence[Cell]) -> "Estimate":
-        from skipbench.evaluations.tokencut.estimate import estimate
-
-        return estimate(self)
 
     def missing_images(self) -> int:
         """Images without a result yet."""

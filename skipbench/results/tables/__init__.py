@@ -1,42 +1,41 @@
-"""`skipbench table`: records as tables. How they are printed is `rendering`'s.
+"""`skipbench table`: records as tables.
 
-A figure that is partial, of another protocol than the paper's, or chosen with knowledge of the
-answer carries a mark and a footnote. Figures of different protocols never share a layout of the
-paper; `plain` has a column for each setting that differs.
+structure.py     a table as data: rows, cells, the best of each group, footnotes
+layouts.py       the paper's tables, and the numbers published in them
+fill_layout.py   one of the paper's layouts, filled
+plain.py         any records, with a column for each fact that differs
+render.py        as text: screen, Markdown, CSV, JSON; latex.py: LaTeX
+
+A score of partial data, of another protocol than the paper's, or chosen with knowledge of the
+answer has a footnote. Scores of different protocols never share a layout of the paper.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from skipbench.errors import UsageError, did_you_mean
-from skipbench.results.tables.table import FORMATS, Table, plain_words
-from skipbench.results.scores import (
-    CHOSEN,
-    FACTS,
-    METRICS,
-    Entry,
-    Score,
-    differing,
-    entries,
-    only,
-    parse_where,
-)
-from skipbench.results.tables.fill_layout import filled
-from skipbench.results.tables.layouts import LAYOUTS
-from skipbench.results.tables.plain import plain
+from skipbench.evaluations import find_evaluation
+from skipbench.results.entries import Entry, differing, entries
 from skipbench.results.read import Source, Stored, read_results, selected_on
+from skipbench.results.scores import CHOSEN, Score
+from skipbench.results.tables.fill_layout import fill_layout
+from skipbench.results.tables.layouts import LAYOUTS, Layout
+from skipbench.results.tables.plain import plain_table
+from skipbench.results.tables.structure import FORMATS, Table
+from skipbench.results.where import FACTS, only, parse_where
+from skipbench.results.words import setting_text
 
 __all__ = ["FORMATS", "Table", "table", "tables"]
 
 log = logging.getLogger("skipbench")
 
-SPLITS = tuple(fact for fact in FACTS if fact != "seed")  # seeds of one thing are one figure
+SPLITS = tuple(fact for fact in FACTS if fact != "seed")  # seeds of one entry belong together
 
 
 def table(results: Source | Iterable[Source] = "results", **options: Any) -> Table:
-    """`skipbench table` for one table. options: those of `tables`."""
+    """`skipbench table`, if it makes one table. options: those of `tables`."""
     found = tables(results, **options)
     if len(found) > 1:
         raise UsageError(f"these records make {len(found)} tables: call tables() instead")
@@ -57,9 +56,8 @@ def tables(
 ) -> list[Table]:
     """`skipbench table`: one table, or with `by` one for each protocol (or other fact).
 
-    where: "epoch=200" and so on; compact: rows and columns without a figure are left out;
-    select: "val" or "holdout", where the learning rate (of a probe) or the block (of TokenCut) of
-    the figures shown was chosen.
+    where: "epoch=200" and so on; compact: without empty rows and columns; select: "val" or
+    "holdout", the images on which the rate (of a probe) or the block (of TokenCut) was chosen.
     """
     if layout not in ("plain", *LAYOUTS):
         near = did_you_mean(layout, ("plain", *LAYOUTS))
@@ -71,112 +69,121 @@ def tables(
     stored = only(found, parse_where(where))
     if not stored:
         raise UsageError(_nothing_fits(found, where))
+    all_entries = entries(stored)
+    if not all_entries:
+        raise UsageError("these records have no scores to show in a table")
+    chosen = LAYOUTS.get(layout)
+    fitting = _of_evaluation(all_entries, chosen) if chosen else all_entries
     made = []
-    for words, group in _split(_eligible(entries(stored), layout), by).items():
-        if layout == "plain":
-            one = plain(group)
-        else:
-            group = _of_the_papers_method(group, layout)
+    for words, group in _split(fitting, by).items():
+        if chosen:
+            group = _of_method(group, chosen)
             require_one_protocol(group)
-            one = filled(LAYOUTS[layout], group, paper=paper, compact=compact)
+            one = fill_layout(chosen, group, paper=paper, compact=compact)
+        else:
+            one = plain_table(group)
         title = f"{one.title} ({words})" if words else one.title
-        made.append(replace(one, title=title, ci=ci, with_paper=paper and layout != "plain"))
+        made.append(replace(one, title=title, ci=ci, with_paper=paper and chosen is not None))
     return made
 
 
 def _nothing_fits(found: Sequence[Stored], where: Iterable[str]) -> str:
     if not found or not where:
-        return "no record to show"
+        return "no records to show"
     facts = [Score(one).facts for one in found]
-    there = {name: sorted({str(one[name]) for one in facts}) for name in parse_where(where)}
-    told = "; ".join(f"{name} {', '.join(values)}" for name, values in there.items())
-    return f"no record to show: none fits --where. There are: {told}"
+    known = {name: sorted({str(one[name]) for one in facts}) for name in parse_where(where)}
+    told = "; ".join(f"{name} {', '.join(values)}" for name, values in known.items())
+    return f"no records match --where. Records have: {told}"
 
 
-def _eligible(found: Sequence[Entry], layout: str) -> list[Entry]:
-    if not found:
-        raise UsageError("these records have no figures: there is nothing for a table")
-    if layout == "plain":
-        return list(found)
-    wanted = LAYOUTS[layout].evaluation
-    fitting = [entry for entry in found if entry.facts["evaluation"] == wanted]
-    if not fitting:
-        there = ", ".join(sorted({entry.facts["evaluation"] for entry in found}))
-        raise UsageError(f"{layout} needs records of {wanted}; these are of {there}")
-    return _of_the_papers_metric(fitting, layout)
+# -- what belongs in a layout of the paper
 
 
-def _of_the_papers_metric(found: Sequence[Entry], layout: str) -> list[Entry]:
+def _of_evaluation(found: Sequence[Entry], layout: Layout) -> list[Entry]:
     """An IoU is no CorLoc, though both are of TokenCut."""
-    wanted = LAYOUTS[layout].metric
-    fitting = [entry for entry in found if entry.first.metric == wanted]
+    fitting = [entry for entry in found if entry.facts["evaluation"] == layout.evaluation]
     if not fitting:
-        there = sorted({METRICS.get(e.first.metric, e.first.metric) for e in found})
+        others = ", ".join(sorted({str(entry.facts["evaluation"]) for entry in found}))
         raise UsageError(
-            f"{layout} is one of {METRICS[wanted]}; these are of {', '.join(there)}: "
-            "--layout plain shows them"
+            f"{layout.name} needs records of {layout.evaluation}; these are of {others}"
         )
-    _say_aside(layout, len(found) - len(fitting), f"that are no {METRICS[wanted]}")
-    return fitting
+    metric = find_evaluation(layout.evaluation).metrics[layout.metric]
+    measured = [entry for entry in fitting if entry.first.metric == layout.metric]
+    if not measured:
+        others = ", ".join(sorted({entry.first.metric_name for entry in fitting}))
+        raise UsageError(
+            f"{layout.name} shows {metric}; these records have {others}: use --layout plain"
+        )
+    _log_left_out(layout, len(fitting) - len(measured), f"that are no {metric}")
+    return measured
 
 
-def _of_the_papers_method(found: list[Entry], layout: str) -> list[Entry]:
-    """Of TokenCut and LOST, TokenCut; LOST alone, which is marked."""
-    usual = LAYOUTS[layout].usual.get("method")
+def _of_method(found: list[Entry], layout: Layout) -> list[Entry]:
+    """Of TokenCut and LOST, TokenCut; LOST alone gets a footnote."""
+    usual = layout.usual.get("method")
     fitting = [entry for entry in found if entry.facts["method"] == usual] or found
-    _say_aside(layout, len(found) - len(fitting), f"by another method than {usual}")
+    _log_left_out(layout, len(found) - len(fitting), f"by another method than {usual}")
     return fitting
 
 
-def _say_aside(layout: str, number: int, what: str) -> None:
+def _log_left_out(layout: Layout, number: int, what: str) -> None:
     if number:
-        words = "figures %s, which %s does not show: %d; --layout plain has all"
-        log.info(words, what, layout, number)
+        words = "%s leaves out %d scores %s; --layout plain shows all"
+        log.info(words, layout.name, number, what)
+
+
+# -- protocols
 
 
 def _split(found: Sequence[Entry], by: str | None) -> dict[str, list[Entry]]:
-    """By the words of the title; protocols by their settings, for their names say too little."""
+    """Groups by the words of their title; protocols by their settings, as names tell too little."""
     if by is None:
         return {"": list(found)}
+    name = _protocol_words(found) if by == "protocol" else lambda entry: f"{by} {entry.facts[by]}"
     groups: dict[str, list[Entry]] = {}
-    varying = _differences(found) if by == "protocol" else {}
     for entry in found:
-        words = f"{by} {entry.facts[by]}"
-        if by == "protocol":
-            ways = _ways(entry)
-            kept = [f"{name} {plain_words(ways[name])}" for name in varying if name in ways]
-            words = ", ".join(kept) or words
-        groups.setdefault(words, []).append(entry)
+        groups.setdefault(name(entry), []).append(entry)
     return groups
 
 
+def _protocol_words(found: Sequence[Entry]) -> Callable[[Entry], str]:
+    varying = _differences(found)
+
+    def words(entry: Entry) -> str:
+        settings = _protocol(entry)
+        told = [f"{name} {setting_text(settings[name])}" for name in varying if name in settings]
+        return ", ".join(told) or f"protocol {entry.facts['protocol']}"
+
+    return words
+
+
 def require_one_protocol(found: Sequence[Entry]) -> None:
-    """Figures made in different ways are not put side by side."""
+    """Scores of different protocols are not put side by side."""
     if different := _differences(found):
-        told = "\n".join(f"  {k}: {' or '.join(map(plain_words, v))}" for k, v in different.items())
+        told = "\n".join(f"  {k}: {' or '.join(map(setting_text, v))}" for k, v in different.items())
         select = " --select to have one choice of all," if CHOSEN in different else ""
         raise UsageError(
-            f"these records were made by different protocols and share no table:\n{told}\n"
-            f"Give --by protocol for a table each, --where to choose,{select} or --layout plain."
+            f"these records have different protocols and cannot share a table:\n{told}\n"
+            f"Use --by protocol for one table each, --where to choose,{select} or --layout plain."
         )
 
 
-def _ways(entry: Entry) -> dict[str, Any]:
-    """How it was made and, but for partial runs, which are marked, on which images."""
+def _protocol(entry: Entry) -> dict[str, Any]:
+    """Its settings and images; not the images of partial runs, which have a footnote."""
     dataset, images = entry.facts["dataset"], {} if entry.first.partial else entry.first.images
     of_data = {"split": entry.facts["split"], **images}
     settings = dict(entry.first.settings)
     if entry.first.by_block and settings[CHOSEN] is None:
-        del settings[CHOSEN]  # one block alone stands beside the best of several, which is marked
+        del settings[CHOSEN]  # one block may stand beside the best of several, with a footnote
     return settings | {f"{name} ({dataset})": v for name, v in of_data.items()}
 
 
 def _differences(found: Sequence[Entry]) -> dict[str, list[Any]]:
-    """Settings, and images of one data set, in which they were not made alike."""
-    ways = [_ways(entry) for entry in found]
+    """Settings, and images of one data set, that are not the same for all."""
+    protocols = [_protocol(entry) for entry in found]
     names = dict.fromkeys(name for entry in found for name in entry.first.settings)
     everywhere = [name for name in names if name != CHOSEN]
-    different = differing(ways, everywhere)
-    for name in dict.fromkeys(name for way in ways for name in way if name not in everywhere):
-        different |= differing([way for way in ways if name in way], [name])
+    different = differing(protocols, everywhere)
+    for name in dict.fromkeys(n for one in protocols for n in one if n not in everywhere):
+        different |= differing([one for one in protocols if name in one], [name])
     return different

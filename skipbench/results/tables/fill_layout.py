@@ -1,4 +1,4 @@
-"""The paper's layouts filled with figures: which one stands in a cell, or none."""
+"""The paper's layouts filled with entries: which one belongs in a cell, or none."""
 
 import logging
 from collections.abc import Sequence
@@ -6,82 +6,95 @@ from dataclasses import replace
 from typing import Any
 
 from skipbench.errors import UsageError
-from skipbench.results.tables.table import Cell, Row, Table, finish, plain_words, sha_of, sortable, word
-from skipbench.results.scores import Entry, differing
-from skipbench.results.tables.layouts import Layout, Place, published
+from skipbench.results.entries import Entry, differing
+from skipbench.results.tables.layouts import Layout, Values, published
+from skipbench.results.tables.structure import (
+    Place,
+    Row,
+    Table,
+    TableCell,
+    label,
+    marked,
+    sort_key,
+)
+from skipbench.results.words import setting_text
 
 log = logging.getLogger("skipbench")
 
 
-def filled(
+def fill_layout(
     layout: Layout, found: Sequence[Entry], *, paper: bool = False, compact: bool = False
 ) -> Table:
-    places: dict[tuple[Place, Place], list[Entry]] = {}
-    for entry in found:
-        row = tuple(entry.facts[fact] for fact in layout.rows)
-        column = tuple(entry.facts[fact] for fact in layout.columns)
-        places.setdefault((row, column), []).append(entry)
-    chosen = {
-        place: one
-        for place, group in places.items()
-        if (one := _one(layout, place[0], group)) is not None
-    }
+    chosen = _entry_by_place(layout, found)
     if aside := len(found) - len(chosen):
-        log.info("figures that %s does not show: %d; --layout plain has all", layout.name, aside)
+        log.info("%d scores are not in %s; --layout plain shows all", aside, layout.name)
     rows = _axis(layout.paper_rows, {row for row, _ in chosen}, compact)
-    columns = _by_epoch(_axis(layout.paper_columns, {c for _, c in chosen}, compact), layout)
-    value_of = published() if paper else {}
-    mixed = len({_computing(entry) for entry in chosen.values()}) > 1
-    cells = [
-        [
-            Cell(one := chosen.get((r, c)), _beside(layout, one, value_of.get((layout.name, r, c))))
-            for c in columns
-        ]
-        for r in rows
-    ]
-    groups: dict[Any, list[tuple[int, int]]] = {}
+    columns = _axis(layout.paper_columns, {column for _, column in chosen}, compact)
+    columns = _by_epoch(columns, layout)
+    printed = published() if paper else {}
+
+    def cell(row: Values, column: Values) -> TableCell:
+        entry = chosen.get((row, column))
+        return TableCell(entry, _printed(layout, entry, printed.get((layout.name, row, column))))
+
+    groups: dict[Any, list[Place]] = {}
     for r, row in enumerate(rows):
         for c, column in enumerate(columns):
-            key = (row, column[0]) if len(layout.columns) > 1 else column
-            groups.setdefault(key, []).append((r, c))
-    return finish(
-        Table(
-            layout.name,
-            layout.title,
-            layout.rows,
-            tuple(_header(layout, column) for column in columns),
-            tuple(
-                Row(tuple(word(f, v) for f, v in zip(layout.rows, row, strict=True)), tuple(line))
-                for row, line in zip(rows, cells, strict=True)
-            ),
+            group = (row, column[0]) if len(layout.columns) > 1 else column
+            groups.setdefault(group, []).append((r, c))
+    mixed = len({_computing(entry) for entry in chosen.values()}) > 1
+    made = Table(
+        layout.name,
+        layout.title,
+        layout.rows,
+        tuple(_header(layout, column) for column in columns),
+        tuple(
+            Row(tuple(map(label, layout.rows, row)), tuple(cell(row, column) for column in columns))
+            for row in rows
         ),
+    )
+    return marked(
+        made,
         groups.values(),
         lambda row, entry: _off_axis(layout, rows[row], entry) + [_computing(entry)] * mixed,
         layout.notes if paper else (),
     )
 
 
-def _beside(layout: Layout, entry: Entry | None, value: float | None) -> float | None:
-    """The paper's figure; not beside one of another method than the paper's."""
+def _printed(layout: Layout, entry: Entry | None, value: float | None) -> float | None:
+    """The paper's number; none beside an entry of another method than the paper's."""
     method = layout.usual.get("method")
     return None if entry and method and entry.facts["method"] != method else value
 
 
-def _one(layout: Layout, row: Place, group: list[Entry]) -> Entry | None:
-    """The figure of a cell. Of several, that of the paper's off-axis facts, and whole data; none
-    where they differ in such a fact and the paper's is not among them."""
+# -- the entry of a cell
+
+
+def _entry_by_place(layout: Layout, found: Sequence[Entry]) -> dict[tuple[Values, Values], Entry]:
+    candidates: dict[tuple[Values, Values], list[Entry]] = {}
+    for entry in found:
+        row = tuple(entry.facts[fact] for fact in layout.rows)
+        column = tuple(entry.facts[fact] for fact in layout.columns)
+        candidates.setdefault((row, column), []).append(entry)
+    chosen = {place: _choose(layout, place[0], group) for place, group in candidates.items()}
+    return {place: entry for place, entry in chosen.items() if entry}
+
+
+def _choose(layout: Layout, row: Values, group: list[Entry]) -> Entry | None:
+    """Of several, the one with the paper's off-axis facts and whole data; none if they differ in
+    such a fact and the paper's is not among them."""
     for fact in layout.usual:
         usual = layout.usual_at(row, fact)
         group = [entry for entry in group if entry.facts[fact] == usual] or group
     group = [entry for entry in group if not entry.first.partial] or group
-    if layout.best_of_blocks and len(group) > 1 and _differ_only_in_features(group):
+    facts = differing([_identity(entry) for entry in group])
+    if layout.best_of_blocks and set(facts) == {"features"}:
         return _best_block(group)
     if len(group) == 1:
         return group[0]
-    facts = differing([_identity(entry) for entry in group])
     if set(facts) & set(layout.usual):
         return None
-    told = "; ".join(f"{k}: {' or '.join(map(plain_words, v))}" for k, v in facts.items())
+    told = "; ".join(f"{k}: {' or '.join(map(setting_text, v))}" for k, v in facts.items())
     raise UsageError(
         f"{len(group)} records for one cell of {layout.name} ({', '.join(map(str, row))}). They "
         f"differ in {told}.\nChoose with --where FACT=VALUE, tell them apart with --label name=…, "
@@ -90,78 +103,73 @@ def _one(layout: Layout, row: Place, group: list[Entry]) -> Entry | None:
 
 
 def _best_block(group: Sequence[Entry]) -> Entry:
-    """A record of all blocks has chosen among what the others have. Of others, the best."""
-    held = [set(entry.first.result.features.get("blocks") or ()) for entry in group]
-    for entry, blocks in zip(group, held, strict=True):
-        if entry.first.blocks and blocks == set().union(*held):
+    """A record of all blocks has chosen among those of the others; without one, the best."""
+    blocks = [set(entry.first.result.features.get("blocks") or ()) for entry in group]
+    for entry, own in zip(group, blocks, strict=True):
+        if entry.first.blocks and own == set().union(*blocks):
             return entry
     best = max(group, key=lambda entry: entry.value)
     return replace(best, remark=f"best of {len(group)} choices of blocks, chosen on the answer")
 
 
 def _identity(entry: Entry) -> dict[str, Any]:
-    """All in which figures of one place in a table may differ."""
+    """All in which entries of one cell may differ."""
     first = entry.first
     facts = {name: value for name, value in entry.facts.items() if name != "seed"}
-    return {
-        **facts,
-        "weights (sha256)": sha_of(entry),
-        **first.model,
-        **first.computing,
-        **first.images,
-    }
+    weights = {"weights (sha256)": first.sha256[:12]}
+    return {**facts, **weights, **first.model, **first.computing, **first.images}
 
 
-def _differ_only_in_features(group: Sequence[Entry]) -> bool:
-    return set(differing([_identity(entry) for entry in group])) == {"features"}
+# -- footnotes
 
 
 def _computing(entry: Entry) -> str:
-    """Features that are not stored are kept in nothing."""
-    precision, kept = (entry.first.computing[name] for name in ("precision", "store_dtype"))
-    return f"computed in {precision}" + (f", kept in {kept}" if kept else "")
+    """Features that are not stored have no stored precision."""
+    precision, stored = (entry.first.computing[name] for name in ("precision", "store_dtype"))
+    return f"computed in {precision}" + (f", kept in {stored}" if stored else "")
 
 
-def _axis(paper: Sequence[Place], there: set[Place], compact: bool) -> list[Place]:
-    """The paper's places, then others; of a data set all together."""
-    order = {value: i for i, place in enumerate(paper) for value in place if value is not None}
-    kept = [place for place in paper if place in there or not compact]
-    kept += sorted(there - set(kept), key=lambda p: [(order.get(v, 99), sortable(v)) for v in p])
-    if paper and len(paper[0]) > 1:  # a new entry of a known group goes to its end
-        groups = list(dict.fromkeys(place[0] for place in kept))
-        kept.sort(key=lambda place: groups.index(place[0]))
-    return kept
-
-
-def _by_epoch(columns: list[Place], layout: Layout) -> list[Place]:
-    """Of a data set with other epochs than the paper's, in the order of time."""
-    if "epoch" not in layout.columns:
-        return columns
-    other = {column[0] for column in columns if column not in layout.paper_columns}
-    groups = list(dict.fromkeys(column[0] for column in columns))
-    return [
-        column
-        for dataset in groups
-        for column in sorted(
-            (c for c in columns if c[0] == dataset),
-            key=lambda c: [sortable(v) for v in c[1:]] if c[0] in other else [],
-        )
-    ]
-
-
-def _header(layout: Layout, column: Place) -> tuple[str, ...]:
-    words = [
-        "? epochs" if fact == "epoch" and value is None else word(fact, value)
-        for fact, value in zip(layout.columns, column, strict=True)
-    ]
-    return (words[0], " ".join(words[1:])) if len(words) > 1 else (words[0],)
-
-
-def _off_axis(layout: Layout, row: Place, entry: Entry) -> list[str]:
+def _off_axis(layout: Layout, row: Values, entry: Entry) -> list[str]:
     """Facts that no axis shows and that are not the paper's."""
     found = []
     for fact in layout.usual:
         usual, value = layout.usual_at(row, fact), entry.facts[fact]
         if value != usual and not (fact == "features" and layout.best_of_blocks):
-            found.append(f"{fact} {word(fact, value)}" + (f", not {usual}" if usual else ""))
+            found.append(f"{fact} {label(fact, value)}" + (f", not {usual}" if usual else ""))
     return found
+
+
+# -- axes
+
+
+def _axis(paper: Sequence[Values], found: set[Values], compact: bool) -> list[Values]:
+    """The paper's values, then others; those of one data set together."""
+    order = {value: i for i, place in enumerate(paper) for value in place if value is not None}
+    kept = [place for place in paper if place in found or not compact]
+    kept += sorted(found - set(kept), key=lambda p: [(order.get(v, 99), sort_key(v)) for v in p])
+    if paper and len(paper[0]) > 1:  # new values of a known group go to its end
+        groups = list(dict.fromkeys(place[0] for place in kept))
+        kept.sort(key=lambda place: groups.index(place[0]))
+    return kept
+
+
+def _by_epoch(columns: list[Values], layout: Layout) -> list[Values]:
+    """A data set with other epochs than the paper's has its columns in the order of epochs."""
+    if "epoch" not in layout.columns:
+        return columns
+    other = {column[0] for column in columns if column not in layout.paper_columns}
+    groups = list(dict.fromkeys(column[0] for column in columns))
+
+    def key(column: Values) -> tuple[int, list[Any]]:
+        by_epoch = [sort_key(value) for value in column[1:]] if column[0] in other else []
+        return groups.index(column[0]), by_epoch
+
+    return sorted(columns, key=key)
+
+
+def _header(layout: Layout, column: Values) -> tuple[str, ...]:
+    words = [
+        "? epochs" if fact == "epoch" and value is None else label(fact, value)
+        for fact, value in zip(layout.columns, column, strict=True)
+    ]
+    return (words[0], " ".join(words[1:])) if len(words) > 1 else (words[0],)

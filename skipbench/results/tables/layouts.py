@@ -1,4 +1,4 @@
-"""The layouts of the paper's tables, as data, and its published figures.
+"""The layouts of the paper's tables, as data, and its published numbers.
 
 table2    linear probe: features and optimizer against data set, epochs and variant
 table3    linear probe: variant and depth against data set
@@ -13,14 +13,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-DATASETS = {
-    "voc": "VOC2012", "cocostuff": "COCOStuff", "ade20k": "ADE20K", "coco20k": "COCO20k",
-    "voc07": "VOC2007", "coco": "COCO", "ecssd": "ECSSD", "duts": "DUTS", "dutomron": "DUT-OMRON",
-}  # fmt: skip
 RUNS = ((300, "skip"), (300, "skipless"), (200, "skipless"))
 DEPTHS = (("skip", 12), ("skipless", 12), ("skipless", 11), ("skipless", 10), ("skipless", 9))
 
-Place = tuple[Any, ...]
+Values = tuple[Any, ...]  # of the facts on an axis
 
 
 @dataclass(frozen=True)
@@ -28,24 +24,25 @@ class Layout:
     """Which facts stand on which axis, and what the paper has there."""
 
     name: str
+    label: str  # as the paper calls it
     title: str
     evaluation: str
     rows: tuple[str, ...]  # facts
     columns: tuple[str, ...]  # the first one is the group that a best figure is best of
-    paper_rows: tuple[Place, ...]
-    paper_columns: tuple[Place, ...]
+    paper_rows: tuple[Values, ...]
+    paper_columns: tuple[Values, ...]
     usual: Mapping[str, Any] = field(default_factory=dict)  # facts on neither axis, in the paper
     best_of_blocks: bool = False  # the paper reports the best block
     metric: str = "miou"
     notes: tuple[str, ...] = ()  # on the published figures
 
-    def usual_at(self, row: Place, fact: str) -> Any:
+    def usual_at(self, row: Values, fact: str) -> Any:
         """The paper's value of a fact that is on neither axis; the epoch may depend on the row."""
         value = self.usual[fact]
         return value.get(row, None) if isinstance(value, Mapping) else value
 
 
-def _runs(*datasets: str) -> tuple[Place, ...]:
+def _runs(*datasets: str) -> tuple[Values, ...]:
     return tuple((dataset, *run) for dataset in datasets for run in RUNS)
 
 
@@ -53,24 +50,26 @@ LAYOUTS = {
     layout.name: layout
     for layout in (
         Layout(
-            "table2",
-            "Linear-probe segmentation, mIoU in percent",
-            "probe",
-            ("features", "optimizer"),
-            ("dataset", "epoch", "residual"),
-            tuple((f, o) for f in ("single", "multiscale") for o in ("AdamW", "SOAP")),
-            _runs("voc", "cocostuff", "ade20k"),
-            {"depth": 12},
+            name="table2",
+            label="Table 2",
+            title="Linear-probe segmentation, mIoU in percent",
+            evaluation="probe",
+            rows=("features", "optimizer"),
+            columns=("dataset", "epoch", "residual"),
+            paper_rows=tuple((f, o) for f in ("single", "multiscale") for o in ("AdamW", "SOAP")),
+            paper_columns=_runs("voc", "cocostuff", "ade20k"),
+            usual={"depth": 12},
         ),
         Layout(
-            "table3",
-            "Linear-probe segmentation by depth, mIoU in percent",
-            "probe",
-            ("residual", "depth"),
-            ("dataset",),
-            DEPTHS,
-            (("voc",), ("cocostuff",), ("ade20k",)),
-            {
+            name="table3",
+            label="Table 3",
+            title="Linear-probe segmentation by depth, mIoU in percent",
+            evaluation="probe",
+            rows=("residual", "depth"),
+            columns=("dataset",),
+            paper_rows=DEPTHS,
+            paper_columns=(("voc",), ("cocostuff",), ("ade20k",)),
+            usual={
                 "features": "multiscale",
                 "optimizer": "AdamW",
                 "epoch": {row: 300 if row[0] == "skip" else 200 for row in DEPTHS},
@@ -81,14 +80,15 @@ LAYOUTS = {
             ),
         ),
         Layout(
-            "table4",
-            "TokenCut object discovery by depth, CorLoc in percent",
-            "tokencut",
-            ("residual", "depth"),
-            ("dataset",),
-            DEPTHS,
-            (("voc",), ("coco20k",)),
-            {
+            name="table4",
+            label="Table 4",
+            title="TokenCut object discovery by depth, CorLoc in percent",
+            evaluation="tokencut",
+            rows=("residual", "depth"),
+            columns=("dataset",),
+            paper_rows=DEPTHS,
+            paper_columns=(("voc",), ("coco20k",)),
+            usual={
                 "method": "tokencut",
                 "optimizer": "AdamW",
                 "epoch": {row: 300 if row[1] == 12 else 200 for row in DEPTHS},
@@ -101,14 +101,15 @@ LAYOUTS = {
             ),
         ),
         Layout(
-            "figure3",
-            "TokenCut object discovery, CorLoc in percent",
-            "tokencut",
-            ("optimizer",),
-            ("dataset", "epoch", "residual"),
-            (("AdamW",), ("SOAP",)),
-            _runs("voc", "coco20k"),
-            {"method": "tokencut", "depth": 12},
+            name="figure3",
+            label="Figure 3",
+            title="TokenCut object discovery, CorLoc in percent",
+            evaluation="tokencut",
+            rows=("optimizer",),
+            columns=("dataset", "epoch", "residual"),
+            paper_rows=(("AdamW",), ("SOAP",)),
+            paper_columns=_runs("voc", "coco20k"),
+            usual={"method": "tokencut", "depth": 12},
             best_of_blocks=True,
             metric="corloc",
         ),
@@ -117,7 +118,7 @@ LAYOUTS = {
 
 
 @cache
-def published() -> Mapping[tuple[str, Place, Place], float]:
+def published() -> Mapping[tuple[str, Values, Values], float]:
     """(layout, row, column) → the figure that the paper prints there."""
     text = (files("skipbench.results") / "facts" / "paper.csv").read_text()
     found = {}

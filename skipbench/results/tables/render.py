@@ -1,13 +1,15 @@
-"""A table as text: for a screen, Markdown, LaTeX, CSV or JSON."""
+"""A table as text: for a screen, as Markdown, CSV or JSON."""
 
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from skipbench.console import printable
 from skipbench.errors import UsageError
-from skipbench.results.tables.table import DASH, FORMATS, Cell, Table
+from skipbench.results.tables.structure import FORMATS, Table, TableCell
+from skipbench.results.words import DASH, signed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,49 +19,38 @@ RAISED = dict(zip("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏ�
 
 
 def render(tables: Sequence[Table], format: str, *, fragment: bool = False) -> str:
-    """One text for all of them. fragment: LaTeX without the document around it."""
+    """All of them as one text. fragment: LaTeX without the document around it."""
     if format not in FORMATS:
         raise UsageError(f"no format {format!r}; give {', '.join(FORMATS)}")
     if format == "json":
         return json.dumps([to_json(table) for table in tables], indent=2, ensure_ascii=False) + "\n"
-    if format == "latex":
-        text = "\n".join(map(latex, tables))
-        return text if fragment else LATEX_DOCUMENT % text
     if format == "csv":
         return as_csv(tables)
+    if format == "latex":
+        from skipbench.results.tables.latex import document
+
+        return document(tables, fragment)
     kinds: dict[str, Callable[[Table], str]] = {"md": markdown, "rich": screen}
     return "\n".join(map(kinds[format], tables))
 
 
-def _figure(cell: Cell, table: Table) -> list[str]:
-    """The figure itself, what belongs to it with --ci, and what with --paper."""
-    entry, parts = cell.entry, [DASH, "", ""]
+def cell_parts(cell: TableCell, table: Table) -> tuple[str, str, str]:
+    """The score; with --ci its spread and interval; with --paper the paper's."""
+    entry, value, ci, paper = cell.entry, DASH, "", ""
     if entry:
-        parts[0] = f"{entry.value:.1f}"
+        value = f"{entry.value:.1f}"
         if table.ci:
-            spread = "" if entry.spread is None else f"±{entry.spread:.1f}"
             ends = entry.interval
-            parts[1] = spread + (f" [{ends[0]:.1f}, {ends[1]:.1f}]" if ends else "")
+            ci = "" if entry.spread is None else f"±{entry.spread:.1f}"
+            ci += f" [{ends[0]:.1f}, {ends[1]:.1f}]" if ends else ""
     if table.with_paper and cell.paper is not None:
         moved = "" if cell.difference is None else f", {signed(cell.difference)}"
-        parts[2] = f" ({cell.paper:.1f}{moved})"
-    return parts
+        paper = f" ({cell.paper:.1f}{moved})"
+    return value, ci, paper
 
 
-def signed(value: float, digits: int = 1) -> str:
-    """With a real minus, and no "−0.0"."""
-    text = f"{value:+.{digits}f}"
-    if float(text) == 0:
-        text = f"{0:.{digits}f}"
-    return text.replace("-", "−")
-
-
-def chance(p_value: float) -> str:
-    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
-
-
-def _labels(table: Table) -> list[tuple[str, ...]]:
-    """A label that stands above already is not said again, but for the last one."""
+def row_labels(table: Table) -> list[tuple[str, ...]]:
+    """Without labels that stand above already, but always with the last one."""
     shown: list[tuple[str, ...]] = []
     before: tuple[str, ...] = ()
     for row in table.rows:
@@ -73,14 +64,8 @@ def _labels(table: Table) -> list[tuple[str, ...]]:
     return shown
 
 
-def legend(table: Table) -> list[str]:
-    """The footnotes, one line each; and what stands in brackets."""
-    lines = [f"{raised(mark)} {text}" if mark else text for mark, text in table.footnotes]
-    return [*brackets(table), *lines]
-
-
 def brackets(table: Table) -> list[str]:
-    """What they mean."""
+    """What stands in them."""
     lines = []
     if table.ci:
         lines.append(
@@ -90,13 +75,6 @@ def brackets(table: Table) -> list[str]:
     if table.with_paper:
         lines.append("in brackets: the paper's figure, and the difference to it")
     return lines
-
-
-def printable(text: str) -> str:
-    """Signs that would steer a terminal, or that are no text, written out."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 # -- a screen
@@ -116,10 +94,10 @@ def rich_table(table: Table) -> "RichTable":
         top = "" if levels > 1 and path[0] == before else path[0]
         before = path[0]
         made.add_column(escape("\n".join([top, *path[1:]])), justify="right", no_wrap=True)
-    for row, labels in zip(table.rows, _labels(table), strict=True):
+    for row, labels in zip(table.rows, row_labels(table), strict=True):
         cells = []
         for cell in row.cells:
-            value, ci, paper = _figure(cell, table)
+            value, ci, paper = cell_parts(cell, table)
             bold = f"[bold]{value}[/bold]" if cell.best else value
             cells.append(bold + raised(cell.mark) + escape(ci + paper))
         made.add_row(*(escape(printable(label)) for label in labels), *cells)
@@ -131,12 +109,13 @@ def show(table: Table, console: "Console") -> None:
     if table.title:
         console.print(printable(table.title), style="bold", markup=False)
     console.print(rich_table(table))
-    for line in legend(table):
+    notes = [f"{raised(mark)} {text}" if mark else text for mark, text in table.footnotes]
+    for line in [*brackets(table), *notes]:
         console.print(printable(line), markup=False, style="dim")
 
 
 def screen(table: Table) -> str:
-    """As it stands on a terminal, without colour."""
+    """As on a terminal, without colour."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -157,155 +136,68 @@ def markdown(table: Table) -> str:
     headers = [*table.stub, *(" ".join(path) for path in table.columns)]
     lines.append(md_row(map(md, headers)))
     lines.append(md_row(["---"] * len(table.stub) + ["---:"] * len(table.columns)))
-    for row, labels in zip(table.rows, _labels(table), strict=True):
+    for row, labels in zip(table.rows, row_labels(table), strict=True):
         cells = []
         for cell in row.cells:
-            value, ci, paper = _figure(cell, table)
+            value, ci, paper = cell_parts(cell, table)
             value = f"**{value}**" if cell.best else value
             marks = f"<sup>{cell.mark}</sup>" if cell.mark else ""
             cells.append(f"{value}{marks}{ci}{paper}")
         lines.append(md_row([*map(md, labels), *cells]))
     notes = [f"<sup>{mark}</sup> {md(text)}" for mark, text in table.footnotes if mark]
-    notes += [md(text) for text in brackets(table)] + [
-        md(text) for mark, text in table.footnotes if not mark
-    ]
+    notes += [md(text) for text in brackets(table)]
+    notes += [md(text) for mark, text in table.footnotes if not mark]
     return "\n".join([*lines, *(["", "  \n".join(notes)] if notes else [])]) + "\n"
 
 
-def md_row(cells: Any) -> str:
+def md_row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
 def md(text: str) -> str:
-    """Whatever a file was called, it stays text."""
+    """Escaped: a file may have any name."""
     text = printable(text)
-    for sign in "\\`*_[]<>|":
-        text = text.replace(sign, "\\" + sign if sign not in "<>" else f"&{'lg'[sign == '>']}t;")
-    return " ".join(text.split())
+    for sign in "\\`*_[]|":
+        text = text.replace(sign, "\\" + sign)
+    return " ".join(text.replace("<", "&lt;").replace(">", "&gt;").split())
 
 
-# -- LaTeX
-
-LATEX_DOCUMENT = r"""\documentclass{article}
-\usepackage{booktabs}
-\usepackage[T1]{fontenc}
-\usepackage[landscape,margin=1cm]{geometry}
-\begin{document}
-%s\end{document}
-"""
-
-LATEX_SIGNS = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}",
-    "–": "--", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "…": r"\dots{}",
-    "’": "'", "[": "{[}", "]": "{]}", "*": "{*}",
-}  # fmt: skip
-
-
-def tex(text: str) -> str:
-    """Letters that LaTeX's usual fonts lack are given by their number, so that it compiles."""
-    signs = []
-    for sign in " ".join(text.split()):
-        if sign in LATEX_SIGNS:
-            signs.append(LATEX_SIGNS[sign])
-        elif (sign.isascii() and sign.isprintable()) or ("À" <= sign <= "ÿ" and sign.isalpha()):
-            signs.append(sign)
-        else:
-            signs.append(f"(U+{ord(sign):04X})")
-    return "".join(signs)
-
-
-def latex(table: Table) -> str:
-    """booktabs, data sets over their columns. Needs \\usepackage{booktabs}."""
-    stub, columns = len(table.stub), len(table.columns)
-    spans = _spans([path[0] for path in table.columns])
-    levels = max(map(len, table.columns))
-    lines = [r"\begin{table}[ht]", r"\centering", r"\small", r"\setlength{\tabcolsep}{4pt}"]
-    if table.title:
-        lines.append(rf"\caption{{{tex(table.title)}}}")
-    lines += [rf"\begin{{tabular}}{{{'l' * stub}{'r' * columns}}}", r"\toprule"]
-    if levels > 1:
-        tops = [rf"\multicolumn{{{n}}}{{c}}{{{tex(name)}}}" for name, _, n in spans]
-        lines.append(_tex_row([""] * stub + tops))
-        rules = [rf"\cmidrule(lr){{{stub + at + 1}-{stub + at + n}}}" for _, at, n in spans]
-        lines.append("".join(rules))
-    lines.append(_tex_row([*map(tex, table.stub), *(tex(path[-1]) for path in table.columns)]))
-    lines.append(r"\midrule")
-    for i, (row, labels) in enumerate(zip(table.rows, _labels(table), strict=True)):
-        if i and len(labels) > 1 and labels[0] and table.layout != "plain":
-            lines.append(r"\addlinespace")
-        lines.append(_tex_row([*map(tex, labels), *(_tex_cell(c, table) for c in row.cells)]))
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    notes = [rf"\textsuperscript{{{mark}}}\,{tex(text)}" for mark, text in table.footnotes if mark]
-    notes += [tex(text) for text in brackets(table)]
-    notes += [tex(text) for mark, text in table.footnotes if not mark]
-    if notes:
-        lines += [r"\par\smallskip\footnotesize", *(rf"{note}.\\" for note in notes[:-1])]
-        lines.append(f"{notes[-1]}.")
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
-
-
-def _tex_cell(cell: Cell, table: Table) -> str:
-    value, ci, paper = _figure(cell, table)
-    value = rf"\textbf{{{tex(value)}}}" if cell.best else tex(value)
-    marks = rf"\textsuperscript{{{cell.mark}}}" if cell.mark else ""
-    small = rf"{{\scriptsize\,{tex(ci + paper)}}}" if ci or paper else ""
-    return value + marks + small
-
-
-def _tex_row(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\"
-
-
-def _spans(names: Sequence[str]) -> list[tuple[str, int, int]]:
-    """(name, first, how many) of neighbours with one name."""
-    spans: list[tuple[str, int, int]] = []
-    for i, name in enumerate(names):
-        if spans and spans[-1][0] == name:
-            spans[-1] = (name, spans[-1][1], spans[-1][2] + 1)
-        else:
-            spans.append((name, i, 1))
-    return spans
-
-
-# -- for machines
+# -- CSV and JSON
 
 
 def as_csv(tables: Sequence[Table]) -> str:
-    """A figure a column, its interval and the paper's beside it, remarks in the last column; of
-    several tables one, with a column that says which."""
+    """A column for each score, with columns for its interval and the paper's, and the footnotes in
+    the last. Several tables become one, with a column that names the table."""
     rows = [row for table in tables for row in _csv_rows(table, len(tables) > 1)]
     headers = list(dict.fromkeys(name for row in rows for name in row))
     headers.sort(key=lambda name: name == "remarks")
     out = io.StringIO()
     writer = csv.DictWriter(out, headers, restval="", lineterminator="\n")
-    writer.writerow({name: _csv(name) for name in headers})
+    writer.writerow({name: _no_formula(name) for name in headers})
     writer.writerows(rows)
     return out.getvalue()
 
 
 def _csv_rows(table: Table, several: bool) -> list[dict[str, str]]:
-    remarks = dict(table.footnotes)
+    footnotes = dict(table.footnotes)
+    more = ["low", "high", "deviation"] * table.ci + ["paper", "difference"] * table.with_paper
     rows = []
     for row in table.rows:
-        cells = {"table": _csv(table.title)} if several else {}
-        cells |= {name: _csv(label) for name, label in zip(table.stub, row.labels, strict=True)}
-        told = []
+        line = {"table": table.title} if several else {}
+        line |= dict(zip(table.stub, row.labels, strict=True))
+        remarks = []
         for path, cell in zip(table.columns, row.cells, strict=True):
             name = " ".join(path)
-            names = [name, *(f"{name} {kind}" for kind in _extra_columns(table))]
-            cells |= dict(zip(names, _csv_cell(cell, table), strict=True))
-            told += [f"{name}: {remarks[cell.mark]}"] if cell.mark else []
-        rows.append(cells | {"remarks": _csv("; ".join(told))})
+            names = [name, *(f"{name} {kind}" for kind in more)]
+            line |= dict(zip(names, _csv_numbers(cell, table), strict=True))
+            remarks += [f"{name}: {footnotes[cell.mark]}"] if cell.mark else []
+        line["remarks"] = "; ".join(remarks)
+        words = {"table", "remarks", *table.stub}
+        rows.append({n: _no_formula(v) if n in words else v for n, v in line.items()})
     return rows
 
 
-def _extra_columns(table: Table) -> list[str]:
-    return ["low", "high", "deviation"] * table.ci + ["paper", "difference"] * table.with_paper
-
-
-def _csv_cell(cell: Cell, table: Table) -> list[str]:
+def _csv_numbers(cell: TableCell, table: Table) -> list[str]:
     entry = cell.entry
     values: list[float | None] = [entry.value if entry else None]
     if table.ci:
@@ -316,32 +208,27 @@ def _csv_cell(cell: Cell, table: Table) -> list[str]:
     return ["" if value is None else f"{round(value, 4):.10g}" for value in values]
 
 
-def _csv(text: str) -> str:
-    """A spreadsheet takes what begins so for a formula."""
+def _no_formula(text: str) -> str:
+    """A spreadsheet would run what begins with one of these."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def to_json(table: Table) -> dict[str, Any]:
+    rows = [
+        {"labels": row.labels, "cells": [_cell_json(cell, table.with_paper) for cell in row.cells]}
+        for row in table.rows
+    ]
     return {
         "layout": table.layout,
         "title": table.title,
         "stub": table.stub,
         "columns": table.columns,
-        "rows": [
-            {
-                "labels": row.labels,
-                "cells": [
-                    (cell.entry.to_json() if cell.entry else {"value": None})
-                    | {"best": cell.best, "mark": cell.mark or None}
-                    | (
-                        {"paper": cell.paper, "difference": cell.difference}
-                        if table.with_paper
-                        else {}
-                    )
-                    for cell in row.cells
-                ],
-            }
-            for row in table.rows
-        ],
+        "rows": rows,
         "footnotes": [{"mark": mark or None, "text": text} for mark, text in table.footnotes],
     }
+
+
+def _cell_json(cell: TableCell, with_paper: bool) -> dict[str, Any]:
+    found = cell.entry.to_json() if cell.entry else {"value": None}
+    found |= {"best": cell.best, "mark": cell.mark or None}
+    return found | ({"paper": cell.paper, "difference": cell.difference} if with_paper else {})

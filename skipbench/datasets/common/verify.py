@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from skipbench.datasets import find_folder, find_split, source
-from skipbench.datasets._types import Item, Kind, Labels, Listing, Split
+from skipbench.datasets.common.types import Item, Kind, Labels, Listing, Split
 from skipbench.engine.parallel import cores, in_parallel
 from skipbench.engine.progress import progress
 from skipbench.errors import DataError, ResourceError, some_of
@@ -198,7 +198,7 @@ def _by_processes(where: Where, names: Sequence[str], label: str) -> Iterator[Lo
 def _start(where: Where, names: Sequence[str]) -> "subprocess.Popen[str]":
     """A new Python of our own, away from Ctrl-C, which is for this one."""
     worker = subprocess.Popen(
-        [sys.executable, "-m", "skipbench.verify"],
+        [sys.executable, "-m", "skipbench.datasets.common.verify"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

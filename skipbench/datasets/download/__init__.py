@@ -15,10 +15,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from skipbench.download.fetch import address, announced_bytes, put_aside
-from skipbench.download.fetch import fetch as fetch_archive
-from skipbench.download.unpack import scratch
-from skipbench.download.unpack import unpack as unpack_archive
+from skipbench.datasets.download.fetch import address, announced_bytes, put_aside
+from skipbench.datasets.download.fetch import fetch as fetch_archive
+from skipbench.datasets.download.unpack import scratch
+from skipbench.datasets.download.unpack import unpack as unpack_archive
 from skipbench.engine.locks import FileLock
 from skipbench.errors import DataError
 from skipbench.files import ensure_space, ensure_writable, read_json, write_whole

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from skipbench.datasets._files import first_folder, palette
-from skipbench.datasets._types import Item, Labels, Listing, Source, Split
+from skipbench.datasets.common.files import first_folder, palette
+from skipbench.datasets.common.types import Item, Labels, Listing, Source, Split
 from skipbench.errors import DataError
 from skipbench.images import SUFFIXES
 

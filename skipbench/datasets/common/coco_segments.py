@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from skipbench.datasets._coco_json import Gathered, Index, Lazy, gather
+from skipbench.datasets.common.coco_annotations import Gathered, Index, Lazy, gather
 from skipbench.errors import DataError
 from skipbench.images import read_header, turn
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from skipbench.datasets._types import Boxes
+from skipbench.datasets.common.types import Boxes
 from skipbench.engine.progress import MB, Reach, megabytes
 from skipbench.errors import DataError, ResourceError
 from skipbench.files import cache_folder, ensure_writable, write_whole

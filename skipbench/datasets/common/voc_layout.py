@@ -4,15 +4,18 @@ Boxes in its XML count pixels from 1 and include both ends: [xmin − 1, xmax) i
 """
 
 import re
+import shutil
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+from PIL import Image
 
-from skipbench.datasets._files import fact_lines, palette, read_list, stems, there
-from skipbench.datasets._types import Boxes, Item, Labels, Listing, Source, Split
+from skipbench.datasets.common.files import fact_lines, palette, read_list, stems, there
+from skipbench.datasets.common.types import Boxes, Item, Labels, Listing, Source, Split
+from skipbench.engine.parallel import in_parallel
 from skipbench.errors import DataError
 from skipbench.records import Archive
 
@@ -150,3 +153,40 @@ def _is_hard(thing: ET.Element) -> bool:
 def _size_hw(root: ET.Element) -> tuple[int, int] | None:
     height, width = (root.findtext(f"size/{side}", "") for side in ("height", "width"))
     return (int(height), int(width)) if height.isdecimal() and width.isdecimal() else None
+
+
+# -- SBD (Hariharan et al. 2011): its masks as palette PNG, as VOC's own are
+
+
+def write_masks(mats: Path, devkit: Path, names: Sequence[str]) -> None:
+    """`SegmentationClassAug` from SBD's .mat files; where VOC has a mask, VOC's is taken."""
+    folder = devkit / "SegmentationClassAug"
+    folder.mkdir(exist_ok=True)
+    done = stems(folder, ".png")
+    todo = [name for name in names if name not in done]
+    for _ in in_parallel(partial(_write_mask, mats, devkit, folder), todo, "SBD masks", "masks"):
+        pass
+
+
+def _write_mask(mats: Path, devkit: Path, folder: Path, name: str) -> None:
+    partial_file = folder / f".{name}.png"
+    own = devkit / "SegmentationClass" / f"{name}.png"
+    if own.exists():
+        shutil.copyfile(own, partial_file)
+    else:
+        image = Image.fromarray(_read_mat(mats / f"{name}.mat"))
+        image.putpalette([part for colour in palette(256) for part in colour])
+        image.save(partial_file, "PNG")
+    partial_file.replace(folder / f"{name}.png")
+
+
+def _read_mat(path: Path) -> np.ndarray:
+    """HW uint8, 0 to 20."""
+    from scipy.io import loadmat
+
+    if not path.exists():
+        raise DataError(f"mask is missing: {path}")
+    try:
+        return loadmat(path)["GTcls"][0]["Segmentation"][0].astype("uint8")
+    except Exception as error:  # scipy has exceptions of its own for each way to be damaged
+        raise DataError(f"{path}: not one of SBD's masks ({error})") from None

@@ -4,10 +4,10 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from skipbench.datasets._types import Colour, Item, Labels, Listing
+from skipbench.datasets.common.types import Colour, Item, Labels, Listing
 from skipbench.errors import DataError
 
-FACTS = Path(__file__).parent / "facts"
+FACTS = Path(__file__).parents[1] / "facts"
 
 
 def stems(folder: Path, suffix: str) -> set[str]:

@@ -1,0 +1,1 @@
+"""Pictures and figures. matplotlib is imported only where a figure is drawn."""

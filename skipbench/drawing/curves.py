@@ -1,0 +1,140 @@
+"""Curves over blocks: panels in a grid with one legend, as PNG, PDF and SVG."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, zip_longest
+from math import ceil, isfinite, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skipbench.drawing.figure import (
+    LEAST_DPI,
+    printable,
+    rasterize,
+    shortened,
+    style,
+    text_width,
+    vectorize,
+)
+from skipbench.drawing.sheet import save
+from skipbench.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KINDS = ("png", "pdf", "svg")
+WIDTH, HEIGHT = 3.3, 2.4  # inches, of a panel
+FONT_SIZE, SAMPLE = 8, 48  # points; of a line in the legend, with its margins
+LEGEND_ROW = 0.19  # inches
+LEGEND = {"fontsize": FONT_SIZE, "frameon": False, "handlelength": 3.5}
+COLOURS = {"skip": "#d55e00", "skipless": "#0072b2"}  # as on the report's page
+OTHERS = ("#009e73", "#cc79a7", "#565656")
+DASHES = ("-", (0, (4, 2.5)), (0, (1, 2)), (0, (6, 2, 1, 2)))
+MARKERS = "os^D"
+
+
+@dataclass(frozen=True)
+class Curve:
+    label: str
+    variant: str  # skip, skipless or anything else: decides the colour
+    points: Sequence[tuple[float, float]]  # x, y; NaN leaves a gap
+    bands: Sequence[tuple[float, float] | None] = ()  # 95 % interval of each point, or none
+
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]
+
+
+Key = tuple[str, str]  # variant, label
+
+
+def line_styles(keys: Iterable[Key]) -> dict[Key, dict[str, Any]]:
+    """Colour by variant; curves of one variant differ in dashes and marker, 16 of them."""
+    colours, counts, others = dict(COLOURS), dict[str, int](), cycle(OTHERS)
+    styles = {}
+    for variant, label in dict.fromkeys(keys):
+        if variant not in colours:
+            colours[variant] = next(others)
+        n = counts[variant] = counts.get(variant, -1) + 1
+        styles[variant, label] = {
+            "color": colours[variant],
+            "linestyle": DASHES[(n + n // len(MARKERS)) % len(DASHES)],
+            "marker": MARKERS[n % len(MARKERS)],
+        }
+    return styles
+
+
+@style()
+def curves_figure(panels: Sequence[Panel], columns: int = 2) -> "Figure":
+    from matplotlib.figure import Figure
+
+    columns = max(1, min(columns, len(panels)))
+    rows = max(1, ceil(len(panels) / columns))
+    styles = line_styles((c.variant, c.label) for panel in panels for c in panel.curves)
+    figure = Figure((columns * WIDTH, rows * HEIGHT), LEAST_DPI, layout="constrained")
+    all_axes = figure.subplots(rows, columns, squeeze=False).flat
+    for axes, panel in zip_longest(all_axes, panels):
+        if panel:
+            _draw_panel(axes, panel, styles)
+        else:
+            axes.set_axis_off()
+    _add_legend(figure, styles)
+    return figure
+
+
+def _add_legend(figure: "Figure", styles: Mapping[Key, dict[str, Any]]) -> None:
+    """Below the panels, in as many columns as there is room for; the figure grows by its rows."""
+    from matplotlib.lines import Line2D
+
+    width, height = figure.get_size_inches()
+    room = 72 * width - SAMPLE
+    names = [shortened(printable(label), room, FONT_SIZE) for _, label in styles]
+    widest = max((text_width(name, FONT_SIZE) for name in names), default=0)
+    columns = max(1, int(72 * width // (widest + SAMPLE)))
+    handles = [
+        Line2D([], [], label=name, **one) for name, one in zip(names, styles.values(), strict=True)
+    ]
+    figure.set_size_inches(width, height + ceil(len(names) / columns) * LEGEND_ROW)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, **LEGEND)
+
+
+def _draw_panel(axes: "Axes", panel: Panel, styles: Mapping[Key, dict[str, Any]]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_title(printable(panel.title), size=FONT_SIZE)
+    axes.set_xlabel(printable(panel.x_label), size=FONT_SIZE)
+    axes.set_ylabel(printable(panel.y_label), size=FONT_SIZE)
+    axes.tick_params(labelsize=FONT_SIZE - 1)
+    axes.xaxis.set_major_locator(MaxNLocator(12, integer=True, min_n_ticks=1))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="0.9")
+    for curve in panel.curves:
+        _draw_curve(axes, curve, styles[curve.variant, curve.label])
+    if not any(isfinite(y) for curve in panel.curves for _, y in curve.points):
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color="0.4")
+
+
+def _draw_curve(axes: "Axes", curve: Curve, look: Mapping[str, Any]) -> None:
+    """Marks have a white rim, so that those on top of each other can be told apart."""
+    xs, ys = zip(*curve.points, strict=True) if curve.points else ((), ())
+    if any(curve.bands):
+        lows, highs = zip(*(band or (nan, nan) for band in curve.bands), strict=True)
+        # The edge shows the interval of a point whose neighbours have none.
+        axes.fill_between(xs, lows, highs, color=look["color"], alpha=0.2, linewidth=2)
+    axes.plot(xs, ys, markeredgecolor="white", markersize=6, **look)
+
+
+@style()
+def save_curves(panels: Sequence[Panel], stem: Path) -> list[Path]:
+    """stem.png at 300 dpi, and stem.pdf and stem.svg as vectors."""
+    figure = curves_figure(panels)
+    written = [stem.with_name(f"{stem.name}.{kind}") for kind in KINDS]
+    save(rasterize(figure), written[0], figure.dpi)
+    for path in written[1:]:
+        write_whole(path, vectorize(figure, path.suffix[1:]))
+    return written

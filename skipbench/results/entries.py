@@ -1,0 +1,103 @@
+"""Scores that differ only in their seed, as one entry of a table, a baseline or a comparison."""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from skipbench.results.read import Stored
+from skipbench.results.scores import Score
+
+log = logging.getLogger("skipbench")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The mean over seeds."""
+
+    scores: tuple[Score, ...]
+    remark: str = ""  # added by a table: "best of 12 blocks"
+
+    @property
+    def first(self) -> Score:
+        return self.scores[0]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.first.facts
+
+    @property
+    def stored(self) -> list[Stored]:
+        return [score.stored for score in self.scores]
+
+    @property
+    def value(self) -> float:
+        return fmean(score.value for score in self.scores)
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over seeds."""
+        return stdev(one.value for one in self.scores) if len(self.scores) > 1 else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Over images: the mean of the seeds' intervals."""
+        ends = [score.interval for score in self.scores]
+        known = [pair for pair in ends if pair]
+        if len(known) < len(ends):
+            return None
+        return fmean(low for low, _ in known), fmean(high for _, high in known)
+
+    @property
+    def remarks(self) -> list[str]:
+        several = [f"mean over {len(self.scores)} seeds"] if len(self.scores) > 1 else []
+        return [*self.first.remarks, *([self.remark] if self.remark else []), *several]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "value": self.value,
+            "interval": self.interval,
+            "deviation": self.spread,
+            "seeds": [score.facts["seed"] for score in self.scores],
+            "records": [score.result.id for score in self.scores],
+        }
+
+
+def entries(stored: Iterable[Stored]) -> list[Entry]:
+    """One for each set of seeds, in the order of the records. Those without a score are left out."""
+    groups: dict[str, dict[Any, Score]] = {}
+    for one in stored:
+        score = Score(one)
+        if not score.known:
+            continue
+        seeds = groups.setdefault(_all_but_seed(score), {})
+        first = seeds.setdefault(score.facts["seed"], score)
+        if first is not score:
+            log.warning("left out: %s repeats %s", one.path, first.stored.path)
+    return [Entry(tuple(group.values())) for group in groups.values()]
+
+
+def _all_but_seed(score: Score) -> str:
+    facts = {name: value for name, value in score.facts.items() if name != "seed"}
+    features = {
+        k: v for k, v in score.result.features.items() if k not in ("degenerate", "layers")
+    }
+    same = [score.sha256, score.model, facts, features, score.settings, score.images]
+    return json.dumps(same, sort_keys=True)
+
+
+def differing(
+    dicts: Sequence[Mapping[str, Any]], keys: Iterable[str] | None = None
+) -> dict[str, list[Any]]:
+    """The keys that have more than one value, with these values."""
+    found = {}
+    for key in keys or dict.fromkeys(key for one in dicts for key in one):
+        values: list[Any] = []
+        for one in dicts:
+            if (value := one.get(key)) not in values:
+                values.append(value)
+        if len(values) > 1:
+            found[key] = values
+    return found

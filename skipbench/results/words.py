@@ -1,0 +1,49 @@
+"""How tables, comparisons and pages write names, numbers and settings."""
+
+from collections.abc import Mapping
+from typing import Any
+
+DASH = "–"
+DATASETS = {
+    "voc": "VOC2012", "cocostuff": "COCOStuff", "ade20k": "ADE20K", "coco20k": "COCO20k",
+    "voc07": "VOC2007", "coco": "COCO", "ecssd": "ECSSD", "duts": "DUTS", "dutomron": "DUT-OMRON",
+}  # fmt: skip
+
+
+def dataset_name(name: Any) -> str:
+    return DATASETS.get(str(name), str(name))
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """With a real minus, and no "−0.0"."""
+    text = f"{value:+.{digits}f}"
+    if float(text) == 0:
+        text = f"{0:.{digits}f}"
+    return text.replace("-", "−")
+
+
+def p_text(p_value: float) -> str:
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
+
+
+def score_text(value: float, interval: tuple[float, float] | None) -> str:
+    """ "50.0 [48.1, 52.3]" """
+    return f"{value:.1f}" + (f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else "")
+
+
+def setting_text(value: Any, none: str = DASH) -> str:
+    """One setting in a table: "0.1,0.2"."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{k} {setting_text(v)}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return ",".join(setting_text(one, none) for one in value)
+    return none if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def prose(value: Any) -> str:
+    """Anything from a record on one line: "0.1, 0.2"."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {prose(one)}" for key, one in value.items()) or DASH
+    if isinstance(value, list | tuple):
+        return ", ".join(map(prose, value)) or DASH
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else setting_text(value)
