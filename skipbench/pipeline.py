@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args
 
 import torch
 
-from skipbench.backbones.health import examine
-from skipbench.backbones.variant import Choice, choose_variant
+from skipbench.backbones.health import Choice, choose_variant, examine
 from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import Checkpoint, Expected, open_checkpoint
 from skipbench.datasets import Dataset
@@ -28,6 +27,7 @@ from skipbench.features.source import default_workers
 from skipbench.features.store import FeatureStore, open_store
 from skipbench.files import ensure_writable
 from skipbench.images import ImageItem, Picture, find_images, padded, parse_size
+from skipbench.record_store import find_result, relabel, write_result
 from skipbench.records import (
     LABELS,
     TOLD,
@@ -40,7 +40,6 @@ from skipbench.records import (
     VariantHealth,
     Verdict,
 )
-from skipbench.record_store import find_result, relabel, write_result
 
 if TYPE_CHECKING:
     from skipbench.evaluations.base import Evaluation

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from skipbench.metrics.boxes import cross_chosen, share_percent
+from skipbench.metrics.means import cross_chosen, share_percent
 from skipbench.metrics.segmentation import miou_percent, scores
 from skipbench.record_store import plain_result, result_id, write_result
 

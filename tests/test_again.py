@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from skipbench.evaluations.probe.calls import probe_again
 
 import skipbench as sb
 from skipbench import demo
 from skipbench.demo import make_weights, small_facts
 from skipbench.errors import CheckpointError, DataError, UsageError
-from skipbench.evaluations.probe.calls import probe_again
-from skipbench.results.compare_pictures import draw_comparison
+from skipbench.record_store import read_result, write_result
 from skipbench.results.baseline import read_baseline
 from skipbench.results.compare import paired
+from skipbench.results.compare_pictures import draw_comparison
 from skipbench.results.read import read_results
-from skipbench.record_store import read_result, write_result
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -179,9 +179,9 @@ def test_predictions_in_a_comparison_are_those_of_the_record(two, tmp_path):
     """The head of the record on features computed anew: the same pixels right as were counted."""
     from contextlib import ExitStack
 
-    from skipbench.results.compare_pictures import _drawing
     from skipbench.metrics.segmentation import class_counts
     from skipbench.pictures import blend, paint
+    from skipbench.results.compare_pictures import _drawing
 
     (found,) = sb.compare("skip.pth", "skipless.pth")
     stored, moves = found.a[0], found.moved[:3]

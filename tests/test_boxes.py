@@ -5,8 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from skipbench.metrics.boxes import box_iou, cross_chosen, share_percent
+from skipbench.metrics.boxes import box_iou
 from skipbench.metrics.intervals import bootstrap, resample_weights
+from skipbench.metrics.means import cross_chosen, share_percent
 
 
 def random_boxes(count, seed):

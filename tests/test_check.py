@@ -20,10 +20,10 @@ from made import (
 
 import skipbench as sb
 from skipbench.errors import DataError, UsageError
+from skipbench.record_store import write_result
 from skipbench.results.baseline import read_baseline, write_baseline
 from skipbench.results.check import check
 from skipbench.results.check_formats import annotations, junit
-from skipbench.record_store import write_result
 
 
 def put(folder, *records):

@@ -11,6 +11,9 @@ import test_knn_command as neighbours
 import trees
 from conftest import lasting, records
 from PIL import Image
+from skipbench.evaluations.knn.calls import ClusterOptions, open_cluster
+from skipbench.suites._neighbour_kinds import CLUSTER_KEYS
+from skipbench.suites.kinds import Places
 from test_knn_command import (
     ALIKE,
     CLASSES,
@@ -38,14 +41,11 @@ import skipbench as package
 from skipbench.engine import vectors
 from skipbench.evaluations import resume as _chunks
 from skipbench.evaluations.cluster import run as runs
-from skipbench.evaluations.knn.calls import ClusterOptions, open_cluster
-from skipbench.evaluations.training_state import TrainingState
+from skipbench.evaluations.resume import TrainingState
 from skipbench.features.stream import Extractor
 from skipbench.pipeline import Reading
-from skipbench.results.baseline import read_baseline
 from skipbench.record_store import read_arrays
-from skipbench.suites._neighbour_kinds import CLUSTER_KEYS
-from skipbench.suites.kinds import Places
+from skipbench.results.baseline import read_baseline
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 

@@ -13,7 +13,8 @@ import trees
 from PIL import Image, ImageDraw, ImageOps
 
 from skipbench.datasets import open_dataset
-from skipbench.datasets.common import coco_annotations as _coco_json, coco_segments as _coco_segments
+from skipbench.datasets.common import coco_annotations as _coco_json
+from skipbench.datasets.common import coco_segments as _coco_segments
 from skipbench.datasets.common.coco_annotations import LazyIndex, elements, make_index
 from skipbench.datasets.common.coco_segments import LazySegments, unpacked
 from skipbench.errors import DataError

@@ -19,9 +19,9 @@ from skipbench.errors import DataError, NumbersError, UsageError
 from skipbench.metrics.intervals import bca_interval, leave_one_out, resample_weights
 from skipbench.metrics.intervals import bootstrap as resampled
 from skipbench.metrics.segmentation import miou_percent
+from skipbench.record_store import write_result
 from skipbench.results.compare import compare, paired
 from skipbench.results.read import Stored, read_results
-from skipbench.record_store import write_result
 
 
 def two_models(folder, images=60, gain=0.08, seed=0, **facts):

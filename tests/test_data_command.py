@@ -18,8 +18,8 @@ from conftest import clean_environment, command
 from PIL import Image
 
 from skipbench.datasets import open_dataset, source
-from skipbench.errors import ResourceError, UsageError
 from skipbench.datasets.common.verify import SAMPLE, verify
+from skipbench.errors import ResourceError, UsageError
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 

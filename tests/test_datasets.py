@@ -847,8 +847,8 @@ class TestRealSlices:
         coarse = json.loads((meta / "cocostuff_fine182_to_coarse27.json").read_text())
         coarse = coarse["fine_index_to_coarse_index"]
         assert stuff.labels(Path(), 27).table == {int(k): v for k, v in coarse.items()}
-        from skipbench.datasets.common.voc_layout import train_aug
         from skipbench.datasets.coco20k import official_names
+        from skipbench.datasets.common.voc_layout import train_aug
 
         assert train_aug() == (meta / "voc2012_train_aug.txt").read_text().split()
         listed = (SHARED / "coco20k" / "coco_20k_filenames.txt").read_text().split()

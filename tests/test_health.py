@@ -7,7 +7,7 @@ import torch
 from conftest import SHARED, original_state
 
 from skipbench.backbones import health
-from skipbench.backbones.variant import choose_variant
+from skipbench.backbones.health import choose_variant
 from skipbench.checkpoints import Checkpoint, open_checkpoint
 from skipbench.demo import make_weights, small_facts
 from skipbench.errors import NumbersError, UnclearVariant

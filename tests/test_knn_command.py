@@ -15,6 +15,9 @@ import torch
 import trees
 from conftest import clean_environment, lasting, records
 from PIL import Image
+from skipbench.evaluations.knn.calls import KnnOptions, open_knn
+from skipbench.suites._neighbour_kinds import KNN_KEYS
+from skipbench.suites.kinds import Places
 from torch.nn.functional import grid_sample, interpolate
 
 import skipbench as package
@@ -23,13 +26,10 @@ from skipbench.engine import vectors
 from skipbench.evaluations import resume as _chunks
 from skipbench.evaluations.knn import memory as _memory
 from skipbench.evaluations.knn import run as runs
-from skipbench.evaluations.knn.calls import KnnOptions, open_knn
 from skipbench.features.stream import Extractor
 from skipbench.pipeline import Reading
-from skipbench.results.baseline import read_baseline
 from skipbench.record_store import read_arrays
-from skipbench.suites._neighbour_kinds import KNN_KEYS
-from skipbench.suites.kinds import Places
+from skipbench.results.baseline import read_baseline
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 

@@ -23,6 +23,7 @@ from scipy.linalg import orthogonal_procrustes
 from scipy.ndimage import map_coordinates
 from scipy.spatial.distance import pdist
 from scipy.stats import entropy
+from skipbench.evaluations.pca.calls import open_pca
 from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 from torch.nn.functional import interpolate
@@ -31,7 +32,6 @@ from typer.testing import CliRunner
 import skipbench as package
 from skipbench.cli import app
 from skipbench.datasets import open_dataset
-from skipbench.evaluations.pca.calls import open_pca
 from skipbench.evaluations.pca.run import PcaRun
 from skipbench.evaluations.pca.settings import MARK
 from skipbench.features.stream import Extractor

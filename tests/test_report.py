@@ -24,10 +24,10 @@ from pages import HOSTILE, SCRIPT, Elements, hostile_records, tile, with_tiles
 from PIL import Image
 
 from skipbench.errors import DataError, ResourceError, UsageError
+from skipbench.record_store import write_result
 from skipbench.results.report import charts, report, short
 from skipbench.results.report.charts import Line, Point
 from skipbench.results.report.records import command
-from skipbench.record_store import write_result
 
 
 def made(tmp_path, results, **options):

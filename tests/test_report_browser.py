@@ -8,8 +8,8 @@ import pytest
 from made import counts_of, make_result, put_tokencut, scores_by_block, with_counts
 from pages import SCRIPT, hostile_records, with_tiles
 
-from skipbench.results.report import report
 from skipbench.record_store import write_result
+from skipbench.results.report import report
 
 
 @pytest.fixture(scope="module")

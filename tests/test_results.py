@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from made import make_result, paper_records, put_tokencut, scores_with_best, tokencut_result
 
 from skipbench.errors import DataError, UsageError
-from skipbench.records import RESULT_SCHEMA, Result
-from skipbench.results.read import pick, read_results, selected_on
 from skipbench.record_store import (
     find_result,
     plain_result,
@@ -20,6 +18,8 @@ from skipbench.record_store import (
     read_result,
     write_result,
 )
+from skipbench.records import RESULT_SCHEMA, Result
+from skipbench.results.read import pick, read_results, selected_on
 
 # Anything that JSON can say, lone surrogates of strange file names among it.
 bytes_as_text = st.binary(max_size=8).map(lambda b: b.decode("utf-8", "surrogateescape"))

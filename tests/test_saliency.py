@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from skipbench.metrics.boxes import share_percent
 from skipbench.metrics.intervals import bootstrap, resample_weights
+from skipbench.metrics.means import share_percent
 from skipbench.metrics.saliency import (
     THRESHOLDS,
     f_beta,

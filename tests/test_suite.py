@@ -14,23 +14,23 @@ import pytest
 import torch
 import trees
 from conftest import clean_environment, lasting, records
-from test_cli import imported_by, in_terminal
-
-from skipbench import pipeline, suites
-from skipbench.demo import make_weights, small_facts
-from skipbench.evaluations import estimate as _estimate
-from skipbench.evaluations import training_state as _state
 from skipbench.evaluations.pca.calls import PcaOptions
 from skipbench.evaluations.probe.calls import ProbeOptions, probe_all
 from skipbench.evaluations.tokencut.calls import TokencutOptions
-from skipbench.pipeline import Reading
-from skipbench.record_store import find_result
 from skipbench.suites._files import epochs_in
 from skipbench.suites._pca_kind import PCA_KEYS
 from skipbench.suites._probe_kind import PROBE_KEYS
 from skipbench.suites._problems import Lines
 from skipbench.suites._tokencut_kind import TOKENCUT_KEYS
 from skipbench.suites.kinds import Places
+from test_cli import imported_by, in_terminal
+
+from skipbench import pipeline, suites
+from skipbench.demo import make_weights, small_facts
+from skipbench.evaluations import estimate as _estimate
+from skipbench.evaluations import training_state as _state
+from skipbench.pipeline import Reading
+from skipbench.record_store import find_result
 from skipbench.suites.read import read_suite
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")

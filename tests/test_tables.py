@@ -22,9 +22,9 @@ from made import (
 
 import skipbench
 from skipbench.errors import DataError, UsageError
-from skipbench.results.tables.render import render
 from skipbench.record_store import write_result
 from skipbench.results.tables import FORMATS, table, tables
+from skipbench.results.tables.render import render
 
 GOLDEN = Path(__file__).parent / "golden"
 LAYOUTS = ("table2", "table3", "table4", "figure3", "plain")

@@ -12,8 +12,6 @@ from trees import blocks, grey_png, photo
 
 from skipbench.datasets import Item, Labels, open_dataset
 from skipbench.errors import DataError, UsageError
-from skipbench.images import Picture, normalise, resize, resize_mask, stack, turn
-from skipbench.records import Side
 from skipbench.evaluations.probe.views import (
     View,
     _central_crop,
@@ -24,6 +22,8 @@ from skipbench.evaluations.probe.views import (
     resized_to,
     windows,
 )
+from skipbench.images import Picture, normalise, resize, resize_mask, stack, turn
+from skipbench.records import Side
 
 LABELS = Labels(("a", "b", "c", "d"), ((0, 0, 0),) * 4, {i: i for i in range(4)})
 COLOURS = np.zeros((256, 3), np.uint8)  # of each label, in the pictures drawn here

@@ -9,6 +9,8 @@ Effective rank alone would be fooled: what is left of collapsed tokens after cen
 noise, which has full rank. Hence the spread, the deviation over tokens relative to their norm.
 """
 
+from dataclasses import dataclass
+
 import torch
 
 from skipbench.backbones.vit import Backbone
@@ -16,7 +18,7 @@ from skipbench.checkpoints import Checkpoint
 from skipbench.engine.machine import one_thread
 from skipbench.errors import NumbersError
 from skipbench.images import embedded_photographs
-from skipbench.records import BlockHealth, Residual, VariantHealth, Verdict
+from skipbench.records import BlockHealth, CheckpointFacts, Residual, VariantHealth, Verdict
 
 GRID_HW = (12, 16)  # patches of the photographs: enough to see, cheap, and not square
 
@@ -164,3 +166,28 @@ def examine(checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Verdi
         return assess(residual, look_at(Backbone(checkpoint, residual, device), images))
 
     return judge(health("skip"), health("skipless"))
+
+
+@dataclass(frozen=True)
+class Choice:
+    residual: Residual
+    source: str  # "--residual", the place in the file, or "the health of its blocks"
+    warning: str | None = None  # set where the choice goes against a clear winner
+
+
+def choose_variant(
+    facts: CheckpointFacts, asked: Residual | None, verdict: Verdict
+) -> Choice | None:
+    """None: nobody says it, and the weights do not show it."""
+    residual = asked or facts.residual
+    source = "--residual" if asked else facts.sources.get("residual", "")
+    if residual is None:
+        return verdict.winner and Choice(verdict.winner, "the health of its blocks")
+    if verdict.winner is None or verdict.winner == residual:
+        return Choice(residual, source)
+    warning = (
+        f"{facts.name} is run {residual.upper()} because of {source}, but its weights look "
+        f"{verdict.winner.upper()}: {verdict.reason}. The figures will be worthless if "
+        "that is right."
+    )
+    return Choice(residual, source, warning)

@@ -107,7 +107,7 @@ def make_vit(
 
 
 @dataclass(frozen=True)
-class Features:
+class BlockOutputs:
     """What the blocks gave for one batch: for each (block, tensor), tokens by kind."""
 
     patches: dict[Column, torch.Tensor]  # (images, height, width, channels)
@@ -152,7 +152,7 @@ class Backbone:
         images: torch.Tensor,  # (images, 3, height, width), normalised, in whole patches
         blocks: Iterable[int] = (-1,),
         tensors: Sequence[str] = ("tokens_norm",),
-    ) -> Features:
+    ) -> BlockOutputs:
         """One forward pass, as far as the last block needed. Block −1 is the last one."""
         wanted = sorted({self._index(block) for block in blocks})
         self._check_request(images, wanted, tensors)
@@ -202,9 +202,9 @@ class Backbone:
         given = {"tokens": lambda: x, "tokens_norm": lambda: self.vit.norm(x)}
         return {(index, t): given[t]() if t in given else taps[t] for t in tensors}
 
-    def _sort(self, taken: dict[Column, torch.Tensor], grid_hw: tuple[int, int]) -> Features:
+    def _sort(self, taken: dict[Column, torch.Tensor], grid_hw: tuple[int, int]) -> BlockOutputs:
         first = 1 + self.facts.registers
-        return Features(
+        return BlockOutputs(
             {c: x[:, first:].unflatten(1, grid_hw) for c, x in taken.items()},
             {c: x[:, 0] for c, x in taken.items()},
             {c: x[:, 1:first] for c, x in taken.items()},

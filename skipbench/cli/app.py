@@ -126,7 +126,7 @@ for name in COMMANDS:
 
 
 def main() -> None:
-    terminal.settle()
+    terminal.prepare_streams()
     wait_politely()
     try:
         app()

@@ -1,21 +1,14 @@
 """Curves over blocks: panels in a grid with one legend, as PNG, PDF and SVG."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle, zip_longest
+from itertools import zip_longest
 from math import ceil, isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skipbench.drawing.figure import (
-    LEAST_DPI,
-    printable,
-    rasterize,
-    shortened,
-    style,
-    text_width,
-    vectorize,
-)
+from skipbench.drawing.figure import LEAST_DPI, rasterize, style, text_width, vectorize, wrapped
 from skipbench.drawing.sheet import save
 from skipbench.files import write_whole
 
@@ -26,10 +19,9 @@ if TYPE_CHECKING:
 KINDS = ("png", "pdf", "svg")
 WIDTH, HEIGHT = 3.3, 2.4  # inches, of a panel
 FONT_SIZE, SAMPLE = 8, 48  # points; of a line in the legend, with its margins
-LEGEND_ROW = 0.19  # inches
 LEGEND = {"fontsize": FONT_SIZE, "frameon": False, "handlelength": 3.5}
 COLOURS = {"skip": "#d55e00", "skipless": "#0072b2"}  # as on the report's page
-OTHERS = ("#009e73", "#cc79a7", "#565656")
+OTHER = "#565656"
 DASHES = ("-", (0, (4, 2.5)), (0, (1, 2)), (0, (6, 2, 1, 2)))
 MARKERS = "os^D"
 
@@ -55,17 +47,15 @@ Key = tuple[str, str]  # variant, label
 
 def line_styles(keys: Iterable[Key]) -> dict[Key, dict[str, Any]]:
     """Colour by variant; curves of one variant differ in dashes and marker, 16 of them."""
-    colours, counts, others = dict(COLOURS), dict[str, int](), cycle(OTHERS)
-    styles = {}
+    styles, counts = {}, Counter[str]()
     for variant, label in dict.fromkeys(keys):
-        if variant not in colours:
-            colours[variant] = next(others)
-        n = counts[variant] = counts.get(variant, -1) + 1
+        n = counts[variant]
         styles[variant, label] = {
-            "color": colours[variant],
+            "color": COLOURS.get(variant, OTHER),
             "linestyle": DASHES[(n + n // len(MARKERS)) % len(DASHES)],
             "marker": MARKERS[n % len(MARKERS)],
         }
+        counts[variant] += 1
     return styles
 
 
@@ -79,42 +69,43 @@ def curves_figure(panels: Sequence[Panel], columns: int = 2) -> "Figure":
     figure = Figure((columns * WIDTH, rows * HEIGHT), LEAST_DPI, layout="constrained")
     all_axes = figure.subplots(rows, columns, squeeze=False).flat
     for axes, panel in zip_longest(all_axes, panels):
-        if panel:
-            _draw_panel(axes, panel, styles)
-        else:
+        if panel is None:
             axes.set_axis_off()
+            continue
+        _draw_panel(axes, panel)
+        for curve in panel.curves:
+            _draw_curve(axes, curve, styles[curve.variant, curve.label])
     _add_legend(figure, styles)
     return figure
 
 
 def _add_legend(figure: "Figure", styles: Mapping[Key, dict[str, Any]]) -> None:
-    """Below the panels, in as many columns as there is room for; the figure grows by its rows."""
+    """Below the panels, in as many columns as there is room for; the figure grows by its lines."""
     from matplotlib.lines import Line2D
 
     width, height = figure.get_size_inches()
-    room = 72 * width - SAMPLE
-    names = [shortened(printable(label), room, FONT_SIZE) for _, label in styles]
-    widest = max((text_width(name, FONT_SIZE) for name in names), default=0)
-    columns = max(1, int(72 * width // (widest + SAMPLE)))
+    names = [wrapped(label, 72 * width - SAMPLE, FONT_SIZE) for _, label in styles]
+    widths = [text_width(line, FONT_SIZE) for lines in names for line in lines]
+    columns = max(1, int(72 * width // (max(widths, default=0) + SAMPLE)))
     handles = [
-        Line2D([], [], label=name, **one) for name, one in zip(names, styles.values(), strict=True)
+        Line2D([], [], label="\n".join(lines), **look)
+        for lines, look in zip(names, styles.values(), strict=True)
     ]
-    figure.set_size_inches(width, height + ceil(len(names) / columns) * LEGEND_ROW)
+    points = 1.7 * FONT_SIZE * ceil(sum(map(len, names)) / columns)
+    figure.set_size_inches(width, height + points / 72)
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, **LEGEND)
 
 
-def _draw_panel(axes: "Axes", panel: Panel, styles: Mapping[Key, dict[str, Any]]) -> None:
+def _draw_panel(axes: "Axes", panel: Panel) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_title(printable(panel.title), size=FONT_SIZE)
-    axes.set_xlabel(printable(panel.x_label), size=FONT_SIZE)
-    axes.set_ylabel(printable(panel.y_label), size=FONT_SIZE)
+    axes.set_title(panel.title, size=FONT_SIZE)
+    axes.set_xlabel(panel.x_label, size=FONT_SIZE)
+    axes.set_ylabel(panel.y_label, size=FONT_SIZE)
     axes.tick_params(labelsize=FONT_SIZE - 1)
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True, min_n_ticks=1))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="0.9")
-    for curve in panel.curves:
-        _draw_curve(axes, curve, styles[curve.variant, curve.label])
     if not any(isfinite(y) for curve in panel.curves for _, y in curve.points):
         axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color="0.4")
 

@@ -1,21 +1,24 @@
-"""matplotlib figures: one style for all of them, the same bytes each time, any name as text."""
+"""matplotlib figures: one style for all, the same bytes each time, any name as text."""
 
 import io
 import logging
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
+import numpy as np
 from PIL import Image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEAST_DPI = 300
+LINE = 1.3  # height of a line of text, in font sizes
+INK, FAINT = "#181818", "#6e6e6e"
 FONT = "DejaVu Sans"  # comes with matplotlib
 STYLE = {
     "font.family": FONT,
@@ -42,13 +45,64 @@ def style() -> Iterator[None]:
         yield
 
 
+class Page:
+    """A figure filled from top to bottom. Lengths and font sizes are in pixels; y points down."""
+
+    def __init__(self, y: float) -> None:
+        from matplotlib.figure import Figure
+
+        self.y = y  # of the next line or row
+        self.figure = Figure(dpi=72)  # so far, one point is one pixel
+        self.axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set_axis_off()
+
+    def place(self, picture: Image.Image, x: int, y: int) -> None:
+        """Pixel for pixel."""
+        extent = (x, x + picture.width, y + picture.height, y)
+        self.axes.imshow(np.asarray(picture), extent=extent, aspect="auto", interpolation="none")
+
+    def add_row(
+        self,
+        pictures: Sequence[Image.Image | None],
+        captions: Sequence[str],
+        lefts: Sequence[int],
+        widths: Sequence[int],
+        size: float,
+    ) -> None:
+        """Pictures centred in their columns, captions below."""
+        top, tall = round(self.y), max((one.height for one in pictures if one), default=0)
+        for picture, left, width in zip(pictures, lefts, widths, strict=True):
+            if picture:
+                x, y = left + (width - picture.width) // 2, top + (tall - picture.height) // 2
+                self.place(picture, x, y)
+        self.y = top + tall + size / 4
+        fitting = [ending(text, width, size) for text, width in zip(captions, widths, strict=False)]
+        for text, left in zip(fitting, lefts, strict=False):
+            self.write([text], left, size, color=FAINT)
+        self.y += LINE * size if any(fitting) else 0
+
+    def write(self, lines: Sequence[str], x: float, size: float, **look: Any) -> None:
+        """From y down, or up with va="bottom"."""
+        look = {"color": INK, "va": "top", "linespacing": 1.1, "size": size, **look}
+        self.axes.text(x, self.y, "\n".join(lines), **look)
+
+    def finish(self, width: int, dpi: float = 72) -> "Figure":
+        figure, height = self.figure, round(self.y)
+        figure.set_dpi(dpi)
+        figure.set_size_inches(width / dpi, height / dpi)
+        self.axes.set(xlim=(0, width), ylim=(height, 0))
+        for text in self.axes.texts:
+            text.set_fontsize(float(text.get_fontsize()) * 72 / dpi)
+        return figure
+
+
 def rasterize(figure: "Figure") -> Image.Image:
     """RGB, at the figure's own dpi."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    return Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
 def vectorize(figure: "Figure", kind: str) -> bytes:
@@ -83,25 +137,22 @@ def text_width(text: str, size: float) -> float:
     return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
 
 
-def shortened(text: str, width: float, size: float, head: float = 0.5) -> str:
-    """With "…" for what does not fit; head: share of the kept characters that precede it."""
-    if text_width(text, size) <= width:
-        return text
-
-    def keep(count: int) -> str:
-        first = round(count * head)
-        return f"{text[:first]}…{text[len(text) - count + first :]}"
-
-    fits = bisect_right(range(len(text)), width, key=lambda n: text_width(keep(n), size))
-    return keep(fits - 1) if fits else ""
-
-
 def wrapped(text: str, width: float, size: float) -> list[str]:
-    """Lines broken after spaces and _ . / -; a longer piece is shortened."""
-    lines: list[str] = []
-    for piece in filter(None, re.split(r"(?<=[ _./-])", text)):
-        if lines and text_width((lines[-1] + piece).rstrip(), size) <= width:
-            lines[-1] += piece
-        else:
-            lines.append(shortened(piece.rstrip(), width, size) + piece[len(piece.rstrip()) :])
-    return [line.rstrip() for line in lines]
+    """Lines broken at spaces and after _ . / - if that is possible, or anywhere."""
+    text, lines = printable(text), []
+    while text:
+        ends = range(2, len(text) + 1)  # one character at least
+        most = 1 + bisect_right(ends, width, key=lambda end: text_width(text[:end], size))
+        breaks = [m.start() for m in re.finditer(r"(?<=[_./-])|(?= )", text[: most + 1])]
+        cut = most if most == len(text) else max((b for b in breaks if 0 < b <= most), default=most)
+        lines.append(text[:cut])
+        text = text[cut:].lstrip()
+    return lines
+
+
+def ending(text: str, width: float, size: float) -> str:
+    """The end of a name that is too long: it tells one file from another."""
+    text = printable(text)
+    while len(text) > 1 and text_width(text, size) > width:
+        text = f"…{text.lstrip('…')[1:]}"
+    return text

@@ -9,7 +9,7 @@ from skipbench.images import IGNORED
 
 Colour = tuple[int, int, int]  # RGB, 0-255
 
-INK, PAPER, FAINT = (24, 24, 24), (255, 255, 255), (110, 110, 110)
+PAPER = (255, 255, 255)
 UNLABELLED = (224, 224, 224)
 BOX_COLOURS = ((230, 57, 70), (29, 120, 116), (244, 162, 97), (69, 123, 157), (106, 76, 147))
 

@@ -1,18 +1,28 @@
-"""Sheets of images with captions and a legend, composed pixel by pixel as PNG."""
+"""Sheets of images with captions and a legend."""
 
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageOps
 
-from skipbench.drawing.overlays import FAINT, INK, PAPER, Colour
+from skipbench.drawing.figure import (
+    LINE,
+    Page,
+    ending,
+    rasterize,
+    style,
+    text_width,
+    wrapped,
+)
+from skipbench.drawing.overlays import Colour
 from skipbench.files import write_whole
 
-MARGIN, CAPTION, KEY, TITLE = 12, 20, 22, 26  # pixels
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+MARGIN, ENTRY, TITLE_SIZE, SIZE = 12, 20, 14, 12  # pixels
+OUTLINE = (110, 110, 110)
 
 
 @dataclass(frozen=True)
@@ -24,10 +34,11 @@ class Cell:
 def save(picture: Image.Image, path: Path, dpi: float | None = None) -> None:
     """A PNG, whole or not at all."""
     buffer = io.BytesIO()
-    picture.save(buffer, "PNG", **({"dpi": (dpi, dpi)} if dpi else {}))
+    picture.save(buffer, "PNG", dpi=(dpi, dpi) if dpi else None)
     write_whole(path, buffer.getvalue())
 
 
+@style()
 def sheet(
     rows: Sequence[Sequence[Cell]],
     legend: Iterable[tuple[str, Colour]] = (),
@@ -39,69 +50,39 @@ def sheet(
 
     aligned: cells below each other form columns of one width.
     """
-    font = ImageFont.load_default(14)
-    title = one_line(title)
-    shown = [[(_of_height(c.picture, height), one_line(c.caption)) for c in row] for row in rows]
-    widths = [[picture.width for picture, _ in row] for row in shown]
+    shown = [[_of_height(cell.picture, height) for cell in row] for row in rows]
+    widths = [[picture.width for picture in row] for row in shown]
     if aligned:
         widths = [list(map(max, zip(*widths, strict=True)))] * len(rows)
-    width = max(sum(w + MARGIN for w in row) for row in widths) + MARGIN
-    width = max(width, 2 * MARGIN + int(font.getlength(title)))
-    keys = _legend_rows(list(legend), width, font)
-    top, line = MARGIN + (TITLE if title else 0), height + CAPTION + MARGIN
-    canvas = Image.new("RGB", (width, top + len(rows) * line + KEY * len(keys) + MARGIN), PAPER)
-    draw = ImageDraw.Draw(canvas)
-    draw.text((MARGIN, MARGIN), title, INK, font)
-    for i, row in enumerate(shown):
-        x, y = MARGIN, top + i * line
-        for (picture, caption), wide in zip(row, widths[i], strict=False):
-            canvas.paste(picture, (x, y))
-            draw.text((x, y + height + 3), _fitting(caption, wide, font), FAINT, font)
-            x += wide + MARGIN
-    for i, entries in enumerate(keys):
-        y = top + len(rows) * line + KEY * i
-        for x, name, colour in entries:
-            draw.rectangle((x, y + 2, x + 14, y + 16), fill=colour, outline=FAINT)
-            draw.text((x + 20, y), name, INK, font)
-    return canvas
+    page, page_width = Page(MARGIN), MARGIN + max(sum(w + MARGIN for w in row) for row in widths)
+    lines = wrapped(title, page_width - 2 * MARGIN, TITLE_SIZE)
+    page.write(lines, MARGIN, TITLE_SIZE)
+    page.y += len(lines) * LINE * TITLE_SIZE + (MARGIN / 2 if lines else 0)
+    for row, pictures, wide in zip(rows, shown, widths, strict=True):
+        lefts = [MARGIN + start + i * MARGIN for i, start in enumerate(accumulate([0, *wide[:-1]]))]
+        page.add_row(pictures, [cell.caption for cell in row], lefts, wide, SIZE)
+        page.y += MARGIN
+    _add_legend(page, legend, page_width)
+    return rasterize(page.finish(page_width))
 
 
-def one_line(text: str) -> str:
-    """Line breaks, control characters and undecodable bytes of file names as spaces."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+def _add_legend(page: Page, legend: Iterable[tuple[str, Colour]], width: int) -> None:
+    x = MARGIN
+    for name, colour in legend:
+        text = ending(name, width - 2 * MARGIN - ENTRY, SIZE)
+        needed = ENTRY + int(text_width(text, SIZE)) + MARGIN
+        if x > MARGIN and x + needed > width:
+            x, page.y = MARGIN, page.y + ENTRY
+        swatch = ImageOps.expand(Image.new("RGB", (12, 12), colour), 1, OUTLINE)
+        page.place(swatch, x, round(page.y))
+        page.write([text], x + ENTRY, SIZE)
+        x += needed + MARGIN
+    page.y += ENTRY + MARGIN if x > MARGIN else 0
 
 
 def _of_height(picture: np.ndarray, height: int) -> Image.Image:
-    """Very wide images (over 3:1) are shrunk further and padded to the height."""
+    """Less than that where it would be wider than 3:1."""
     image = Image.fromarray(picture)
     scale = min(height / image.height, 3 * height / image.width)
-    width, tall = (max(1, round(side * scale)) for side in image.size)
-    image = image.resize((width, tall), Image.Resampling.LANCZOS)
-    if tall == height:
-        return image
-    padded = Image.new("RGB", (width, height), PAPER)
-    padded.paste(image, (0, (height - tall) // 2))
-    return padded
-
-
-def _fitting(text: str, width: int, font: Font) -> str:
-    """The end of a name that is too long: it tells one file from another."""
-    while text and font.getlength(text) > width:
-        text = "…" + text.lstrip("…")[1:] if len(text) > 2 else ""
-    return text
-
-
-def _legend_rows(
-    legend: Sequence[tuple[str, Colour]], width: int, font: Font
-) -> list[list[tuple[int, str, Colour]]]:
-    """(x, name, colour) of each entry, row by row."""
-    rows: list[list[tuple[int, str, Colour]]] = []
-    x = width  # the first entry starts a row
-    for name, colour in legend:
-        needed = 20 + int(font.getlength(name)) + 2 * MARGIN
-        if x + needed > width:
-            rows.append([])
-            x = MARGIN
-        rows[-1].append((x, name, colour))
-        x += needed
-    return rows
+    size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
+    return image.resize(size, Image.Resampling.LANCZOS)

@@ -12,7 +12,7 @@ def is_plain() -> bool:
     return not (sys.stdout.isatty() or sys.stderr.isatty())
 
 
-def settle() -> None:
+def prepare_streams() -> None:
     """Say it in the one way that every library on the way heeds: rich keeps bold type under
     NO_COLOR, and Typer takes a CI log for a terminal, but neither decorates a dumb one."""
     for stream in (sys.stdout, sys.stderr):

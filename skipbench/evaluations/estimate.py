@@ -12,7 +12,8 @@ from skipbench.engine.progress import duration
 from skipbench.evaluations.run import Cell, FeatureRun
 from skipbench.evaluations.segmentation.linear import normalised
 from skipbench.features.build import DTYPES
-from skipbench.features.held import Features, compute
+from skipbench.features.reader import Features
+from skipbench.features.source import compute
 from skipbench.features.store import missing_images
 from skipbench.files import size_text
 

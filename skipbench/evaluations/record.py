@@ -2,18 +2,12 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skipbench.backbones.vit import Backbone
 from skipbench.engine.machine import of_this_run, peak_bytes
-from skipbench.features.held import Features
 from skipbench.metrics.intervals import METHOD, RESAMPLES
 from skipbench.pipeline import Inspection
-from skipbench.record_store import plain_result
-from skipbench.records import DatasetFacts, Result
-
-if TYPE_CHECKING:
-    from skipbench.evaluations.run import Cell, FeatureRun
 
 
 def checkpoint_part(inspection: Inspection, backbone: Backbone) -> dict[str, Any]:
@@ -38,39 +32,6 @@ def interval_words(*more: str) -> str:
 def changes_from(usual: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that are not the protocol's own: [its own, this]."""
     return {k: [v, protocol[k]] for k, v in usual.items() if protocol[k] != v}
-
-
-def feature_record(
-    run: "FeatureRun",
-    cell: "Cell",
-    *,
-    evaluation: str,
-    dataset: DatasetFacts,
-    training: DatasetFacts | None,
-    features: Features,
-    protocol: Mapping[str, Any],
-    metrics: Mapping[str, Any],
-    seconds: Mapping[str, float],
-    cell_settings: Mapping[str, Any] | None = None,
-) -> Result:
-    """Of an evaluation of stored features. features: of the scored images; cell_settings: those of
-    which each cell has one of several values, beside layers and seed."""
-    call = {**run.settings.call(), **(cell_settings or {}), "layers": cell.layers}
-    call.pop("seeds", None)
-    call["seed"] = cell.seed
-    images = dataset.images + (training.images if training else 0)
-    return plain_result(
-        id=cell.id,
-        evaluation=evaluation,
-        dataset=dataset.to_json(),
-        training=training and training.to_json(),
-        checkpoint=checkpoint_part(run.inspection, run.backbone),
-        features=run.features_part(cell, features),
-        protocol={**protocol, "seed": cell.seed},
-        metrics=metrics,
-        environment={**environment_part(run.backbone), "call": call},
-        timing=timing_part(seconds, images, run.computed),
-    )
 
 
 def timing_part(seconds: Mapping[str, float], images: int, computed: int) -> dict[str, Any]:

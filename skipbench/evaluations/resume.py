@@ -1,4 +1,8 @@
-"""Results by image, kept shard by shard, so that an interrupted run goes on where it was."""
+"""What is kept on disk so that an interrupted run can be resumed.
+
+Chunks           results by image, shard by shard
+TrainingState    tensors, after every epoch
+"""
 
 import hashlib
 import logging
@@ -7,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from skipbench.errors import ResourceError
 from skipbench.files import write_whole
@@ -88,3 +93,36 @@ def in_chunks(
             assert part is not None
             parts[name].append(part)
     return parts
+
+
+class TrainingState:
+    """One file: a checksum, then tensors. A damaged or missing file is no state."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path  # None: nothing is kept
+
+    def save(self, state: dict[str, Tensor]) -> None:
+        from safetensors.torch import save
+
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            data = save({name: value.contiguous().cpu() for name, value in state.items()})
+            write_whole(self.path, hashlib.sha256(data).digest() + data)
+
+    def load(self) -> dict[str, Tensor] | None:
+        from safetensors.torch import load
+
+        if self.path is None:
+            return None
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if hashlib.sha256(content[32:]).digest() != content[:32]:
+            log.warning("%s is damaged: starting over", self.path)
+            return None
+        return load(content[32:])
+
+    def forget(self) -> None:
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +18,17 @@ import numpy as np
 from skipbench.backbones.vit import Backbone
 from skipbench.engine.device import is_out_of_memory
 from skipbench.errors import OutOfMemory
-from skipbench.features.held import Features
+from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations.record import checkpoint_part, environment_part, timing_part
+from skipbench.evaluations.resume import Chunks, TrainingState
 from skipbench.features.layers import parse_layers
+from skipbench.features.reader import Features
 from skipbench.features.source import FeatureSource
 from skipbench.features.store import model_part
+from skipbench.files import cache_folder
 from skipbench.images import Picture, padded, parse_size, size_name, target_hw
 from skipbench.pipeline import Inspection
-from skipbench.record_store import find_result
+from skipbench.record_store import find_result, plain_result, result_id
 from skipbench.records import DatasetFacts, FeatureSpec, Result
 
 if TYPE_CHECKING:
@@ -57,6 +62,7 @@ class Need:
 class Run:
     """One evaluation of one checkpoint (`pca`: of several) on opened data."""
 
+    evaluation: Evaluation
     settings: Any  # of the evaluation
     cells: list[Any]  # of `Cell`, or of a subclass
     backbone: Backbone
@@ -104,6 +110,20 @@ class Run:
         """Cells without a record."""
         force = getattr(self.settings, "force", False)
         return [c for c in self.cells if force or find_result(self.settings.out, c.id) is None]
+
+    def chunks(self, cell: Cell) -> Chunks:
+        """Results by image, kept for resuming."""
+        folder = self._working_folder()
+        return Chunks(folder and folder / cell.id)
+
+    def training_state(self, cell: Cell) -> TrainingState:
+        folder = self._working_folder()
+        return TrainingState(folder and folder / f"{cell.id}.state")
+
+    def _working_folder(self) -> Path | None:
+        if self.settings.in_memory:
+            return None
+        return cache_folder(self.settings.cache) / self.evaluation.name
 
     @contextmanager
     def out_of_memory_is_reported(self, cell: Any) -> Iterator[None]:
@@ -181,24 +201,57 @@ class FeatureRun(Run):
         first = self.settings.seeds[0]
         return [cell for cell in self.cells if self.settings.pictures and cell.seed == first]
 
-    def determined_by(self, blocks: tuple[int, ...]) -> dict[str, Any]:
-        """What every number depends on, for its id."""
-        return {
+    def identity(
+        self, blocks: tuple[int, ...], seed: int, protocol: Mapping[str, Any], **more: Any
+    ) -> str:
+        """The id of a record, from all that its number depends on."""
+        if self.train_facts:
+            more["training"] = self.train_facts.fingerprint
+        determines = {
+            "version": self.evaluation.version,
             "model": model_part(self.backbone),
             "features": [list(blocks), self.tensor, self.settings.store_dtype],
+            "dataset": self.val_facts.fingerprint,
+            "protocol": protocol,
+            "seed": seed,
+            **more,
         }
+        return result_id(self.evaluation.name, self.val_facts.name, determines)
 
-    def features_part(self, cell: Cell, features: Features) -> dict[str, Any]:
-        """For the record. features: of the scored images."""
-        return {
-            "layers": cell.layers,
-            "blocks": cell.blocks,
-            "tensor": self.tensor,
-            "size": size_name(self.size),
-            "precision": self.backbone.precision,
-            "store_dtype": self.settings.store_dtype,
-            "degenerate": {c: len(features.degenerate[c]) for c in self.columns(cell)},
-        }
+    def record(
+        self,
+        cell: Cell,
+        features: Features,
+        protocol: Mapping[str, Any],
+        metrics: Mapping[str, Any],
+        seconds: Mapping[str, float],
+        **swept: Any,
+    ) -> Result:
+        """features: of the scored images; swept: settings that differ between cells, beside layers
+        and seed."""
+        call = {**self.settings.call(), **swept, "layers": cell.layers, "seed": cell.seed}
+        call.pop("seeds", None)
+        splits = [facts for facts in (self.val_facts, self.train_facts) if facts]
+        return plain_result(
+            id=cell.id,
+            evaluation=self.evaluation.name,
+            dataset=self.val_facts.to_json(),
+            training=self.train_facts and self.train_facts.to_json(),
+            checkpoint=checkpoint_part(self.inspection, self.backbone),
+            features={
+                "layers": cell.layers,
+                "blocks": cell.blocks,
+                "tensor": self.tensor,
+                "size": size_name(self.size),
+                "precision": self.backbone.precision,
+                "store_dtype": self.settings.store_dtype,
+                "degenerate": {c: len(features.degenerate[c]) for c in self.columns(cell)},
+            },
+            protocol={**protocol, "seed": cell.seed},
+            metrics=metrics,
+            environment={**environment_part(self.backbone), "call": call},
+            timing=timing_part(seconds, sum(facts.images for facts in splits), self.computed),
+        )
 
     def label(self, what: str, cell: Cell) -> str:
         seed = f" seed {cell.seed}" if len(self.settings.seeds) > 1 else ""

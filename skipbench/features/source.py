@@ -3,14 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from skipbench.backbones.vit import Backbone
+from skipbench.engine.machine import available_bytes
+from skipbench.engine.progress import progress
+from skipbench.errors import ResourceError
+from skipbench.features.build import DTYPES, constant_images, in_store_dtype
 from skipbench.features.cache import DEFAULT_LIMIT
-from skipbench.features.held import Features, compute
+from skipbench.features.plan import Plan, make_plan
+from skipbench.features.reader import Features
 from skipbench.features.store import open_store
+from skipbench.features.stream import Extractor
+from skipbench.files import size_text
 from skipbench.images import Picture
 from skipbench.records import FeatureSpec
+
+MOST_OF_MEMORY = 0.6  # share of the free memory that features may take
 
 
 @dataclass(frozen=True)
@@ -41,3 +51,50 @@ class FeatureSource:
 
 def default_workers() -> int:
     return max(2, min(8, torch.get_num_threads()))
+
+
+class MemoryFeatures(Features):
+    def __init__(self, plan: Plan, columns: dict[str, list[np.ndarray]], **rest: dict) -> None:
+        super().__init__(plan, **rest)
+        self._columns = columns
+
+    def read(self, image: int, column: str) -> np.ndarray:
+        return self._columns[column][image]
+
+
+def compute(
+    backbone: Backbone,
+    items: Sequence[Picture],
+    spec: FeatureSpec,
+    *,
+    batch_size: int | None = None,
+    workers: int = 2,
+    label: str = "features",
+) -> MemoryFeatures:
+    """The features of these images, kept in memory."""
+    per_token = DTYPES[spec.store_dtype].itemsize * backbone.facts.width
+    plan = make_plan(items, spec.size, backbone.facts.patch, per_token, workers)
+    need = per_token * len(spec.columns) * sum(map(plan.tokens, range(len(items))))
+    free = available_bytes()
+    if need > MOST_OF_MEMORY * free:
+        raise ResourceError(
+            f"these features need {size_text(need)} of memory, {size_text(free)} are free.\n"
+            "Let them be stored (without --no-cache), or take fewer --layers or a smaller --size."
+        )
+    columns: dict[str, list[np.ndarray]] = {c: [np.empty(0)] * len(items) for c in spec.columns}
+    degenerate: dict[str, list[int]] = {column: [] for column in spec.columns}
+    with progress(label, len(items)) as advance:
+        for batch in Extractor(backbone, spec, batch_size, workers).stream(items, plan):
+            for column in spec.columns:
+                tokens = batch.columns[column].flatten(1, 2)
+                degenerate[column] += constant_images(batch.images, tokens)
+                for image, values in zip(
+                    batch.images, in_store_dtype(tokens, column, spec.store_dtype), strict=True
+                ):
+                    columns[column][image] = values.numpy()
+            advance(len(batch.images))
+    found = MemoryFeatures(
+        plan, columns, degenerate={c: tuple(sorted(found)) for c, found in degenerate.items()}
+    )
+    found.computed = len(items)
+    return found

@@ -32,8 +32,8 @@ from skipbench.engine.locks import FileLock
 from skipbench.errors import ResourceError
 from skipbench.features.build import STALLED_AFTER, STORE_VERSION, Builder, shard_name
 from skipbench.features.cache import DEFAULT_LIMIT
-from skipbench.features.held import Features
 from skipbench.features.plan import Plan
+from skipbench.features.reader import Features
 from skipbench.features.stream import Extractor
 from skipbench.files import cache_folder, ensure_writable
 from skipbench.images import TRANSFORM_VERSION, Picture, fingerprint, size_name

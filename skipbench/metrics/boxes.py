@@ -1,16 +1,6 @@
-"""Scores of boxes, and of any choice of a block: one value for each image, and means of them.
-
-CorLoc is the share of images whose predicted box has an IoU of at least 0.5 with any true one.
-
-The block with the best score on some images scores too well on these very images. An honest figure
-of "the best block" chooses it on one half of them and scores it on the other (`cross_chosen`).
-"""
-
-from dataclasses import dataclass
+"""Overlap of boxes."""
 
 import numpy as np
-
-SPLITS = 100
 
 
 def box_iou(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -30,41 +20,3 @@ def box_iou(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
 def _area(sides: np.ndarray) -> np.ndarray:
     """(…, 2) → (…): 0 where a side is negative."""
     return np.maximum(sides, 0).prod(-1)
-
-
-def share_percent(counts: np.ndarray) -> np.ndarray:
-    """(…, 2) → (…): the first in percent of the second; 0 of 0 is 0.
-
-    With a score and a one for each image, summed over images: the mean over images. For CorLoc the
-    score is a hit, 0 or 1.
-    """
-    return 100 * counts[..., 0] / np.maximum(counts[..., 1], 1)
-
-
-@dataclass(frozen=True)
-class CrossChosen:
-    counts: np.ndarray  # (images, 2) float64: sum of an image's scores, number of splits
-    chosen: np.ndarray  # (blocks,) int64: how often each block was chosen, twice a split
-
-
-def cross_chosen(hits: np.ndarray, splits: int = SPLITS, seed: int = 0) -> CrossChosen | None:
-    """The score of the best block, chosen on other images than it is scored on.
-
-    hits: (images, blocks), bool or scores. In each of `splits` random halvings of the images, the
-    block with the highest mean on one half (of equals the first) is scored on the other half, and
-    the other way round: so each image is scored once a split. None for fewer than two images.
-    """
-    scores = np.asarray(hits, np.float64)
-    images, blocks = scores.shape
-    if images < 2:
-        return None
-    rng = np.random.default_rng(seed)
-    total, chosen = np.zeros(images), np.zeros(blocks, np.int64)
-    for _ in range(splits):
-        order = rng.permutation(images)
-        halves = order[: images // 2], order[images // 2 :]
-        for chosen_on, scored_on in (halves, halves[::-1]):
-            best = scores[chosen_on].mean(0).argmax()
-            total[scored_on] += scores[scored_on, best]
-            chosen[best] += 1
-    return CrossChosen(np.stack([total, np.full(images, float(splits))], axis=1), chosen)

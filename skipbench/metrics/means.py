@@ -1,9 +1,19 @@
-"""Figures that are means over images, with their intervals."""
+"""Metrics that are means over images: their intervals, and the best block scored without bias.
+
+CorLoc is one of them: the share of images whose predicted box has an IoU of at least 0.5 with any
+true one.
+
+The block with the best score on some images scores too well on these very images. An unbiased
+estimate chooses it on one half of the images and scores it on the other (`cross_chosen`).
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
 
-from skipbench.metrics.boxes import share_percent
 from skipbench.metrics.intervals import bca_interval, bootstrap, exact_interval, leave_one_out
+
+SPLITS = 100
 
 
 def counts_of(score: np.ndarray) -> np.ndarray:
@@ -20,3 +30,41 @@ def mean_percent(counts: np.ndarray, weights: np.ndarray) -> tuple[float, list[f
         return value, [100 * low, 100 * high]
     drawn = bootstrap(counts, share_percent, weights)
     return value, list(bca_interval(drawn, value, leave_one_out(counts, share_percent)))
+
+
+def share_percent(counts: np.ndarray) -> np.ndarray:
+    """(…, 2) → (…): the first in percent of the second; 0 of 0 is 0.
+
+    With a score and a one for each image, summed over images: the mean over images. For CorLoc the
+    score is a hit, 0 or 1.
+    """
+    return 100 * counts[..., 0] / np.maximum(counts[..., 1], 1)
+
+
+@dataclass(frozen=True)
+class CrossChosen:
+    counts: np.ndarray  # (images, 2) float64: sum of an image's scores, number of splits
+    chosen: np.ndarray  # (blocks,) int64: how often each block was chosen, twice a split
+
+
+def cross_chosen(hits: np.ndarray, splits: int = SPLITS, seed: int = 0) -> CrossChosen | None:
+    """The score of the best block, chosen on other images than it is scored on.
+
+    hits: (images, blocks), bool or scores. In each of `splits` random halvings of the images, the
+    block with the highest mean on one half (of equals the first) is scored on the other half, and
+    the other way round: so each image is scored once a split. None for fewer than two images.
+    """
+    scores = np.asarray(hits, np.float64)
+    images, blocks = scores.shape
+    if images < 2:
+        return None
+    rng = np.random.default_rng(seed)
+    total, chosen = np.zeros(images), np.zeros(blocks, np.int64)
+    for _ in range(splits):
+        order = rng.permutation(images)
+        halves = order[: images // 2], order[images // 2 :]
+        for chosen_on, scored_on in (halves, halves[::-1]):
+            best = scores[chosen_on].mean(0).argmax()
+            total[scored_on] += scores[scored_on, best]
+            chosen[best] += 1
+    return CrossChosen(np.stack([total, np.full(images, float(splits))], axis=1), chosen)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from skipbench.metrics.boxes import share_percent
+from skipbench.metrics.means import share_percent
 
 BETA_SQUARED = 0.3
 THRESHOLDS = np.arange(255) / 255  # 0, 1/255, …, 254/255; what is above one is predicted

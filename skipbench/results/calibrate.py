@@ -8,13 +8,13 @@ from statistics import fmean, stdev
 from typing import Any
 
 from skipbench.errors import UsageError
-from skipbench.results.rerun import open_again
 from skipbench.pipeline import carry_out
 from skipbench.records import Result
 from skipbench.results.baseline import name_of, named, read_baseline, write_baseline
 from skipbench.results.check import made_alike
-from skipbench.results.scores import Entry, entries, only, parse_where
 from skipbench.results.read import Source, read_results
+from skipbench.results.rerun import open_again
+from skipbench.results.scores import Entry, entries, only, parse_where
 
 log = logging.getLogger("skipbench")
 

@@ -1,27 +1,29 @@
-"""A gate: is each expected figure met, better, worse or missing?
+"""`skipbench check`: is each expected score met, better, worse or missing?
 
-tolerance   worse: more than so many points below
-sigma       worse: more than so many deviations of the training noise below. Two runs of the
-            same thing differ by √2 deviations, so 2.8 is two of those.
+tolerance   worse: more than this many points below
+sigma       worse: more than this many standard deviations over seeds below. Two runs of the same
+            thing differ by √2 deviations, so 2.8 is two of those.
 paired      worse: the paired 95 % interval of the difference lies below 0
 """
 
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import isfinite
+from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from skipbench.errors import DataError, UsageError
+from skipbench.evaluations import evaluations
 from skipbench.files import read_json
 from skipbench.metrics.intervals import RESAMPLES, SIGNIFICANT, interval, resample_weights
-from skipbench.results.baseline import Baseline, Expected, counts_key, named, read_baseline
-from skipbench.results.compare import Side, chance_of
-from skipbench.results.scores import Entry, differing, entries, fits, only, parse_where
+from skipbench.results.baseline import Baseline, Expected, by_name, counts_key, read_baseline
+from skipbench.results.entries import Entry, differing, entries
+from skipbench.results.paired import ModelCounts, p_of_difference
 from skipbench.results.read import Source, Stored, listed, read_results
+from skipbench.results.where import fits, only, parse_where
 
 log = logging.getLogger("skipbench")
 
@@ -29,20 +31,18 @@ TOLERANCE = 0.5
 FEW_SEEDS = 4
 ROUNDING = 1e-4  # values in a baseline have four digits
 
-CELL = ("checkpoint", "evaluation", "dataset")
-
 State = Literal["met", "better", "worse", "missing", "new"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    figure: str
+    figure: str  # name of the score
     state: State
     metric: str
     expected: float | None
-    found: float | None
-    difference: float | None
-    allowed: float | None  # points below that are still met; None: paired
+    found: float | None = None
+    difference: float | None = None
+    allowed: float | None = None  # points below that are still met; None: paired
     interval: tuple[float, float] | None = None  # of the difference, paired
     p_value: float | None = None
     note: str = ""
@@ -65,59 +65,60 @@ def check(
     where: Iterable[str] = (),
     strict: bool = False,
 ) -> list[Verdict]:
-    """`skipbench check`: the expected figures first, then new ones."""
+    """`skipbench check`: the expected scores first, then new ones."""
     if sum((tolerance is not None, sigma is not None, paired)) > 1:
-        raise UsageError("give one of --tolerance, --sigma and --paired")
+        raise UsageError("give only one of --tolerance, --sigma and --paired")
     if not all(isfinite(limit) and limit >= 0 for limit in (tolerance or 0, sigma or 0)):
-        raise UsageError("--tolerance and --sigma are numbers from 0")
+        raise UsageError("--tolerance and --sigma must be 0 or more")
     wanted, chosen = read_baseline(Path(baseline), counts=paired), parse_where(where)
     if not wanted.figures:
-        log.warning("%s expects nothing: every result passes", baseline)
+        log.warning("%s expects no scores: every result passes", baseline)
     given = listed(results)
     stored = read_results(given, strict=strict)
-    groups = named(entries(only(stored, chosen)))
+    groups = by_name(entries(only(stored, chosen)))
     of_lines = {fact: values for fact, values in chosen.items() if fact != "seed"}
-    names = sorted(name for name, line in wanted.figures.items() if fits(line.facts, of_lines))
-    if chosen and not names:
-        raise UsageError(f"no figure of {baseline} fits --where: there is nothing to check")
-    failed = failures(stored, given)
+    lines = [line for _, line in sorted(wanted.figures.items()) if fits(line.facts, of_lines)]
+    if chosen and not lines:
+        raise UsageError(f"no score in {baseline} matches --where: there is nothing to check")
+    failed = _failed_evaluations(stored, given)
     if sigma is not None:
-        _require_noise([wanted.figures[name] for name in names if name in groups])
+        _require_noise([line for line in lines if line.figure in groups])
     verdicts = []
-    for name in names:
-        line = wanted.figures[name]
-        trouble = failed.get(tuple(line.facts[key] for key in CELL), "")
-        if name not in groups or trouble:
-            missing = Verdict(name, "missing", line.metric, line.value, None, None, None)
-            verdicts.append(replace(missing, note=trouble))
+    for line in lines:
+        trouble = failed.get((line.facts["checkpoint"], _evaluation(line), line.facts["dataset"]))
+        if trouble or line.figure not in groups:
+            missing = Verdict(line.figure, "missing", line.metric, line.value, note=trouble or "")
+            verdicts.append(missing)
             continue
-        entry = made_alike(line, wanted, groups[name])
+        entry = made_alike(line, wanted, groups[line.figure])
         if paired:
-            verdicts.append(_paired(line, entry, wanted))
+            verdicts.append(_judge_paired(line, entry, wanted))
         else:
             verdicts.append(_judge(line, entry, _allowed(line, entry, tolerance, sigma)))
     for name in sorted(set(groups) - set(wanted.figures)):
-        for entry in groups[name]:
-            verdicts.append(Verdict(name, "new", entry.first.metric, None, entry.value, None, None))
+        verdicts += [Verdict(name, "new", e.first.metric, None, e.value) for e in groups[name]]
     return verdicts
 
 
-def failures(stored: Sequence[Stored], given: Sequence[Source]) -> dict[tuple[Any, ...], str]:
-    """Cells of a suite that have failed, in the folders of these records: what an older record says
-    of them is out of date."""
+def _failed_evaluations(
+    stored: Sequence[Stored], given: Sequence[Source]
+) -> dict[tuple[Any, ...], str]:
+    """(checkpoint, evaluation, data set) of a suite → its error, in the folders of these records:
+    what an older record says is out of date."""
     folders = {one.folder for one in stored}
     folders |= {Path(one).expanduser() for one in given if isinstance(one, str | Path)}
     found = {}
     for path in sorted(path for folder in folders for path in folder.glob("failures/*.json")):
-        cell = read_json(path) or {}
-        words = " ".join(str(cell.get("message", "")).split())[:120]
-        key = tuple(cell.get(name) for name in ("checkpoint", "kind", "dataset"))
+        failure = read_json(path) or {}
+        words = " ".join(str(failure.get("message", "")).split())[:120]
+        key = tuple(failure.get(name) for name in ("checkpoint", "kind", "dataset"))
         found[key] = f"its evaluation failed: {words}"
     return found
 
 
 def made_alike(line: Expected, wanted: Baseline, group: Sequence[Entry]) -> Entry:
-    """The entry that was made as the expected figure was; an error that says how it differs."""
+    """The entry with the protocol and images of the expected score; else an error that says how
+    they differ."""
     before = {**wanted.protocols[line.protocol], **line.images, "measure": line.metric}
     ways = []
     for entry in group:
@@ -128,14 +129,14 @@ def made_alike(line: Expected, wanted: Baseline, group: Sequence[Entry]) -> Entr
     if len(alike) > 1:
         raise UsageError(
             f"{len(alike)} records are called {line.figure!r}; which one is meant?\n"
-            + "\n".join(f"  {_which(entry, line)}" for entry in alike)
-            + "\nTake the old ones out of the folder, or give names with --label name=…"
+            f"{_listed(alike, line)}\n"
+            "Remove the old ones from the folder, or name the checkpoints with --label name=…"
         )
     if alike:
-        if any(_sha(entry) != _sha(alike[0]) for entry in group):
+        if any(entry.first.sha256 != alike[0].first.sha256 for entry in group):
             raise UsageError(
-                f"{line.figure!r} was also made with other weights in another way; which one is "
-                "meant?\n" + "\n".join(f"  {_which(entry, line)}" for entry in group)
+                f"{line.figure!r} also has a record of other weights and another protocol; which "
+                f"one is meant?\n{_listed(group, line)}"
             )
         return alike[0]
     told = "; ".join(
@@ -143,49 +144,57 @@ def made_alike(line: Expected, wanted: Baseline, group: Sequence[Entry]) -> Entr
         for name, (old, new) in ways[0].items()
     )
     raise UsageError(
-        f"{line.figure}: the baseline was made with another protocol, or on other images.\n{told}\n"
-        "Evaluate as it was, or write a new baseline with --update."
+        f"{line.figure}: the baseline has another protocol or other images.\n{told}\n"
+        "Evaluate with the baseline's settings, or write a new baseline with --update."
     )
 
 
 def _words(value: Any) -> str:
-    """ "30 (2a5f0348ff4e)" for so many images and their fingerprint."""
+    """ "30 (2a5f0348ff4e)" for a number of images and their fingerprint."""
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], str):
         return f"{value[0]:,} ({value[1]})"
     return str(value)
 
 
-def _which(entry: Entry, line: Expected) -> str:
-    result = entry.first.result
-    when = str(result.timing.get("finished") or "")[:16].replace("T", " ")
-    own = " (the baseline's)" if _sha(entry) == line.sha256 else ""
-    return f"{result.id}  {entry.value:.2f}  {when}  weights {_sha(entry)[:12]}{own}"
+def _listed(group: Sequence[Entry], line: Expected) -> str:
+    lines = []
+    for entry in group:
+        result, sha256 = entry.first.result, entry.first.sha256
+        when = str(result.timing.get("finished") or "")[:16].replace("T", " ")
+        own = " (the baseline's)" if sha256 == line.sha256 else ""
+        lines.append(f"  {result.id}  {entry.value:.2f}  {when}  weights {sha256[:12]}{own}")
+    return "\n".join(lines)
 
 
-def _sha(entry: Entry) -> str:
-    return str(entry.first.result.checkpoint["sha256"])
+# -- judging
 
 
 def _require_noise(lines: Sequence[Expected]) -> None:
-    unknown = [line.figure for line in lines if line.noise is None]
-    if unknown:
-        told = "\n".join(f"  {name}" for name in unknown)
+    if unknown := [line for line in lines if line.noise is None]:
+        seedless = {name for name, one in evaluations().items() if not one.has_seed}
+        without = ", ".join(sorted(seedless & {_evaluation(line) for line in unknown}))
         raise UsageError(
-            f"--sigma: the noise of {len(unknown)} figures is not known:\n{told}\n"
-            "`skipbench calibrate` measures it, where there is a seed (tokencut has none); --where "
-            "leaves figures out."
+            f"--sigma: the noise of {len(unknown)} scores is not known:\n"
+            + "\n".join(f"  {line.figure}" for line in unknown)
+            + "\nMeasure it with `skipbench calibrate`"
+            + (f" ({without} has no seed)" if without else "")
+            + ", or leave scores out with --where."
         )
     if few := [line for line in lines if line.noise_seeds < FEW_SEEDS]:
         least = min(line.noise_seeds for line in few)
         log.warning("noise from %d seeds is itself uncertain; calibrate with more", least)
 
 
+def _evaluation(line: Expected) -> str:
+    return str(line.facts["evaluation"])
+
+
 def _allowed(line: Expected, entry: Entry, tolerance: float | None, sigma: float | None) -> float:
     if sigma is None:
         return TOLERANCE if tolerance is None else tolerance
     assert line.noise is not None
-    seeds = (1 / line.seeds + 1 / len(entry.figures)) / 2  # means over seeds are less noisy
-    return float(sigma * line.noise * np.sqrt(seeds))
+    seeds = (1 / line.seeds + 1 / len(entry.scores)) / 2  # means over seeds are less noisy
+    return sigma * line.noise * sqrt(seeds)
 
 
 def _judge(line: Expected, entry: Entry, allowed: float) -> Verdict:
@@ -195,55 +204,51 @@ def _judge(line: Expected, entry: Entry, allowed: float) -> Verdict:
         state = "better"
     elif difference >= -allowed - ROUNDING:
         state = "met"
-    return Verdict(
-        line.figure, state, line.metric, line.value, entry.value, difference, allowed,
-        note=_note(line, entry),
-    )  # fmt: skip
+    judged = Verdict(line.figure, state, line.metric, line.value, entry.value, difference, allowed)
+    return replace(judged, note=_note(line, entry))
 
 
-def _paired(line: Expected, entry: Entry, wanted: Baseline) -> Verdict:
-    now = Side(entry.first.result, [figure.stored.counts() for figure in entry.figures])
-    before = Side(entry.first.result, _counts_before(line, wanted))
+def _judge_paired(line: Expected, entry: Entry, wanted: Baseline) -> Verdict:
+    result = entry.first.result
+    now = ModelCounts(result, [stored.counts() for stored in entry.stored])
+    before = ModelCounts(result, _counts_before(line, wanted))
     if len({counts.shape for counts in [*now.counts, *before.counts]}) > 1:
-        raise DataError(f"{line.figure}: counts by image of another shape; --update --paired")
+        raise DataError(f"{line.figure}: counts by image have another shape; --update --paired")
     if abs(before.value - line.value) > 1e-3:
         raise DataError(
-            f"{line.figure}: the counts beside the baseline are of {before.value:.2f}, not of "
+            f"{line.figure}: the counts beside the baseline give {before.value:.2f}, not "
             f"{line.value:.2f}: the two files do not belong together; --update --paired"
         )
     images = len(now.counts[0])
     if images < 2:
-        raise UsageError(f"{line.figure}: one image says nothing of others; give --tolerance")
+        raise UsageError(f"{line.figure}: one image is too few for --paired; give --tolerance")
     if now.is_by_image and 2 * 0.5**images > SIGNIFICANT:  # p, were all of them worse
         raise UsageError(f"{line.figure}: {images} images can show no difference; give --tolerance")
     weights = resample_weights(images, RESAMPLES, seed=0)
-    drawn = now.resampled(weights).value - before.resampled(weights).value
+    drawn = now.score(now.resampled(weights)) - before.score(before.resampled(weights))
     low, high = interval(drawn)
-    chance = chance_of(before, now, drawn)
+    p_value = p_of_difference(before, now, drawn)
     state: State = "met"
-    if not low <= 0 <= high and chance < SIGNIFICANT:
+    if not low <= 0 <= high and p_value < SIGNIFICANT:
         state = "worse" if high < 0 else "better"
-    return Verdict(
-        line.figure, state, line.metric, line.value, entry.value, entry.value - line.value, None,
-        (low, high), chance, _note(line, entry),
-    )  # fmt: skip
+    judged = _judge(line, entry, 0)
+    return replace(judged, state=state, allowed=None, interval=(low, high), p_value=p_value)
 
 
 def _counts_before(line: Expected, wanted: Baseline) -> list[np.ndarray]:
     keys = [counts_key(line.figure, i) for i in range(line.seeds)]
     if not set(keys) <= set(wanted.counts):
         raise UsageError(
-            f"{line.figure}: no counts by image beside the baseline; write it with "
-            "--update --paired"
+            f"{line.figure}: the baseline has no counts by image; add them with --update --paired"
         )
     return [wanted.counts[key] for key in keys]
 
 
 def _note(line: Expected, entry: Entry) -> str:
     notes = []
-    if len(entry.figures) != line.seeds:
-        notes.append(f"seeds: {line.seeds} in the baseline, {len(entry.figures)} now")
-    if _sha(entry) != line.sha256:
+    if len(entry.scores) != line.seeds:
+        notes.append(f"seeds: {line.seeds} in the baseline, {len(entry.scores)} now")
+    if entry.first.sha256 != line.sha256:
         notes.append("other weights than the baseline's")
     if (now := entry.first.computing["precision"]) != line.precision:
         notes.append(f"computed in {now}, the baseline in {line.precision}")

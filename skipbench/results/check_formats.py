@@ -1,28 +1,28 @@
-"""The verdicts of a check, for those who read them: JUnit, GitHub, Markdown."""
+"""The verdicts of a check as text: sentences, JUnit, GitHub annotations, Markdown."""
 
 from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from skipbench.results.check import Verdict
-from skipbench.results.tables.render import chance, signed
+from skipbench.results.tables.render import md, md_row
+from skipbench.results.words import p_text, signed
 
 STATES = ("worse", "missing", "better", "met", "new")
 
 
 def sentence(verdict: Verdict) -> str:
     """ "56.3 instead of 57.6 (−1.3, allowed 0.5)"."""
+    note = f"; {verdict.note}" if verdict.note else ""
     if verdict.found is None:
-        why = f"; {verdict.note}" if verdict.note else ""
-        return f"missing; {verdict.expected:.2f} was expected{why}"
+        return f"missing; {verdict.expected:.2f} was expected{note}"
     if verdict.expected is None or verdict.difference is None:
         return f"{verdict.found:.2f}, not in the baseline"
     if verdict.interval:
         ends = f"{signed(verdict.interval[0], 2)} to {signed(verdict.interval[1], 2)}"
-        rule = f"paired interval {ends}, {chance(verdict.p_value or 0.0)}"
+        rule = f"paired interval {ends}, {p_text(verdict.p_value or 0.0)}"
     else:
         rule = f"allowed {verdict.allowed:.2f}"
-    note = f"; {verdict.note}" if verdict.note else ""
     moved = signed(verdict.difference, 2)
     return f"{verdict.found:.2f} instead of {verdict.expected:.2f} ({moved}, {rule}){note}"
 
@@ -63,12 +63,12 @@ def junit(verdicts: Sequence[Verdict]) -> str:
 
 
 def _xml(text: str) -> str:
-    """Control characters and lone surrogates have no place in XML, however they are written."""
+    """XML allows neither control characters nor lone surrogates, not even escaped."""
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
 def annotations(verdicts: Sequence[Verdict]) -> list[str]:
-    """Lines that GitHub shows beside a pull request."""
+    """Lines that GitHub shows in a pull request."""
     kinds = {"worse": "error", "missing": "error", "better": "notice"}
     return [
         f"::{kinds[verdict.state]} title={_property(f'skipbench: {verdict.state}')}::"
@@ -88,8 +88,6 @@ def _property(text: str) -> str:
 
 def step_summary(verdicts: Sequence[Verdict]) -> str:
     """Markdown, for GitHub's page of the run."""
-    from skipbench.results.tables.render import md, md_row
-
     lines = [f"### skipbench check: {summary(verdicts)}", ""]
     lines += [md_row(["figure", "verdict", "what"]), md_row(["---"] * 3)]
     for verdict in worst_first(verdicts):

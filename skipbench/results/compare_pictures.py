@@ -8,14 +8,14 @@ from typing import Any
 
 from skipbench.datasets import Dataset
 from skipbench.errors import UsageError
-from skipbench.results.rerun import open_again
 from skipbench.evaluations.pictures import Drawing
 from skipbench.evaluations.probe.run import ProbeRun
 from skipbench.files import ensure_writable
 from skipbench.pictures import Cell, legend_of, save, sheet
 from skipbench.results.compare import Move, Paired
-from skipbench.results.scores import Score
 from skipbench.results.read import Stored
+from skipbench.results.rerun import open_again
+from skipbench.results.scores import Score
 
 log = logging.getLogger("skipbench")
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from skipbench.errors import DataError, UsageError, did_you_mean, some_of
-from skipbench.records import Result
 from skipbench.record_store import read_arrays, read_result
+from skipbench.records import Result
 
 log = logging.getLogger("skipbench")
 

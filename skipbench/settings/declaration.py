@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from skipbench.errors import SkipbenchError, UsageError, did_you_mean
-from skipbench.settings.parsers import InvalidValueError, Parse, switch
+from skipbench.settings.parsers import InvalidError, Parse, switch
 
 # Panels of --help, in this order.
 WHAT = "What to evaluate"
@@ -112,7 +112,7 @@ class Settings:
             elif value is not None:
                 try:
                     values[name] = known[name].parse(value)
-                except InvalidValueError as error:
+                except InvalidError as error:
                     flag = flag_of(name, known[name])
                     problems[name] = UsageError(f"{flag} {shown(value)}: {error}")
                 except SkipbenchError as error:

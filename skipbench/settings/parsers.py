@@ -1,4 +1,4 @@
-"""Text, a TOML value or a Python value in; the value that is used out, or `InvalidValueError`."""
+"""Text, a TOML value or a Python value in; the value that is used out, or `InvalidError`."""
 
 import dataclasses
 import re
@@ -11,13 +11,13 @@ from skipbench.errors import UsageError, did_you_mean
 Parse = Callable[[Any], Any]
 
 
-class InvalidValueError(ValueError):
+class InvalidError(ValueError):
     """What was expected instead; `Settings.parse` puts the option and the value in front."""
 
 
 def switch(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise InvalidValueError("expected true or false")
+        raise InvalidError("expected true or false")
     return value
 
 
@@ -31,7 +31,7 @@ def integer(least: int = 0, most: int | None = None, word: str = "") -> Parse:
             return word
         number = _integer(value)
         if number is None or not least <= number <= (10**9 if most is None else most):
-            raise InvalidValueError(expected)
+            raise InvalidError(expected)
         return number
 
     return parse
@@ -41,7 +41,7 @@ def number(low: float, high: float) -> Parse:
     def parse(value: Any) -> float:
         found = _number(value)
         if found is None or not low < found < high:
-            raise InvalidValueError(f"expected a number between {low:g} and {high:g}")
+            raise InvalidError(f"expected a number between {low:g} and {high:g}")
         return found
 
     return parse
@@ -50,7 +50,7 @@ def number(low: float, high: float) -> Parse:
 def choice(*known: str) -> Parse:
     def parse(value: Any) -> str:
         if value not in known or not isinstance(value, str):
-            raise InvalidValueError(f"expected {one_of(known)}.{did_you_mean(str(value), known)}")
+            raise InvalidError(f"expected {one_of(known)}.{did_you_mean(str(value), known)}")
         return value
 
     return parse
@@ -63,7 +63,7 @@ def one_of(known: Sequence[str]) -> str:
 
 def text(value: Any) -> str:
     if not isinstance(value, str | Path) or not str(value).strip():
-        raise InvalidValueError("expected text")
+        raise InvalidError("expected text")
     return str(value)
 
 
@@ -86,10 +86,10 @@ def integers(least: int, most: int | None = None, example: str = "0,1,2") -> Par
     def parse(value: Any) -> tuple[int, ...]:
         try:
             found = tuple(dict.fromkeys(map(one, listed(value))))
-        except InvalidValueError:
+        except InvalidError:
             found = ()
         if not found:
-            raise InvalidValueError(f"expected integers {bounds}, such as {example}")
+            raise InvalidError(f"expected integers {bounds}, such as {example}")
         return found
 
     return parse
@@ -102,7 +102,7 @@ def numbers(low: float, high: float, example: str) -> Parse:
         found = [_number(part) for part in listed(value)]
         good = [one for one in found if one is not None and low <= one <= high]
         if not found or len(good) < len(found):
-            raise InvalidValueError(f"expected numbers from {low:g} to {high:g}, such as {example}")
+            raise InvalidError(f"expected numbers from {low:g} to {high:g}, such as {example}")
         return tuple(sorted(set(good)))
 
     return parse
@@ -114,7 +114,7 @@ def image_size(value: Any) -> str:
     try:
         parse_size(str(value))
     except UsageError:
-        raise InvalidValueError("expected N, HEIGHTxWIDTH, short:N, long:N or native") from None
+        raise InvalidError("expected N, HEIGHTxWIDTH, short:N, long:N or native") from None
     return str(value)
 
 
@@ -129,7 +129,7 @@ def layer_set(value: Any) -> str:
     except UsageError:
         near = did_you_mean(str(value), NAMED)
         known = ", ".join(NAMED)
-        raise InvalidValueError(f"expected {known} or block numbers such as 2,5,-1.{near}") from None
+        raise InvalidError(f"expected {known} or block numbers such as 2,5,-1.{near}") from None
     return str(value).strip()
 
 
@@ -137,7 +137,7 @@ def layer_sets(value: Any) -> tuple[str, ...]:
     """Several, each with records of its own."""
     given = [value] if isinstance(value, str | int) else list(value)
     if not given:
-        raise InvalidValueError("expected at least one set of layers")
+        raise InvalidError("expected at least one set of layers")
     return tuple(dict.fromkeys(map(layer_set, given)))
 
 
@@ -147,12 +147,12 @@ def byte_count(value: Any) -> int:
     try:
         return parse_bytes(str(value))
     except UsageError:
-        raise InvalidValueError("expected an amount of space such as 50GB") from None
+        raise InvalidError("expected an amount of space such as 50GB") from None
 
 
 def device(value: Any) -> str:
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", str(value)):
-        raise InvalidValueError("expected auto, cpu, cuda, cuda:N or mps")
+        raise InvalidError("expected auto, cpu, cuda, cuda:N or mps")
     return str(value)
 
 
@@ -170,11 +170,11 @@ def facts(known: Mapping[str, type], example: str) -> Parse:
     def one(name: str, value: Any) -> Any:
         if name not in known or not str(value).strip():
             near = did_you_mean(name, known) if name not in known else ""
-            raise InvalidValueError(f"expected {', '.join(known)}, as in {example}.{near}")
+            raise InvalidError(f"expected {', '.join(known)}, as in {example}.{near}")
         if known[name] is str:
             return str(value).strip()
         if (count := _integer(value)) is None:
-            raise InvalidValueError(f"{name} is an integer, as in {example}")
+            raise InvalidError(f"{name} is an integer, as in {example}")
         return count
 
     return parse

@@ -14,7 +14,7 @@ from skipbench.evaluations import find_evaluation
 from skipbench.evaluations.base import Evaluation
 from skipbench.files import user_path
 from skipbench.settings import Settings
-from skipbench.settings.parsers import InvalidValueError
+from skipbench.settings.parsers import InvalidError
 from skipbench.suites.problems import Problems
 from skipbench.suites.read import SUITE_KEYS, CheckpointEntry, EvaluationEntry, Suite, read_suite
 
@@ -95,7 +95,7 @@ def make_plan(
     if "device" in given:
         try:
             SUITE_KEYS["device"](given["device"])
-        except InvalidValueError as error:
+        except InvalidError as error:
             raise UsageError(f"--device {given['device']}: {error}") from None
     suite = read_suite(path)
     settings = {"out": "results", **suite.settings, **given}

@@ -8,7 +8,7 @@ from typing import Any
 
 from skipbench.errors import SkipbenchError, UsageError, did_you_mean
 from skipbench.settings.declaration import shown
-from skipbench.settings.parsers import InvalidValueError
+from skipbench.settings.parsers import InvalidError
 
 MOST_SHOWN = 30
 
@@ -78,7 +78,7 @@ class Table:
                 continue
             try:
                 good[key] = parsers[key](value)
-            except InvalidValueError as error:
+            except InvalidError as error:
                 self.add(key, f"{shown(value)}: {error}")
             except SkipbenchError as error:
                 self.add(key, error)

@@ -28,21 +28,21 @@ from skipbench.files import user_path
 from skipbench.records import PositionRule
 from skipbench.settings import flag_of, parsers
 from skipbench.settings.groups import ReadingSettings, StoredFeatureSettings
-from skipbench.settings.parsers import InvalidValueError, Parse
+from skipbench.settings.parsers import InvalidError, Parse
 from skipbench.suites.checkpoint_files import checkpoint_files, epochs_in, names_of
 from skipbench.suites.problems import Problems, Table, read_toml
 
 
 def parse_sha256(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[0-9a-fA-F]{8,64}", value):
-        raise InvalidValueError("expected the 64 hex digits of the file, or its first 8 or more")
+        raise InvalidError("expected the 64 hex digits of the file, or its first 8 or more")
     return value.lower()
 
 
 def parse_names(value: Any) -> tuple[str, ...]:
     names = value if isinstance(value, list) else [value]
     if not names:
-        raise InvalidValueError("expected at least one data set")
+        raise InvalidError("expected at least one data set")
     return tuple(dict.fromkeys(map(parsers.text, names)))
 
 

@@ -1,17 +1,13 @@
 """What a clustering writes down."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from skipbench.evaluations.cluster import EVALUATION
 from skipbench.evaluations.cluster.method import TURNS
 from skipbench.evaluations.cluster.settings import ClusterSettings
-from skipbench.evaluations.record import changes_from, feature_record, interval_words
+from skipbench.evaluations.record import changes_from, interval_words
 from skipbench.images import parse_size, size_name
 from skipbench.metrics.segmentation import LEFT_OUT
-from skipbench.records import Result
-
-if TYPE_CHECKING:
-    from skipbench.evaluations.cluster.run import ClusterCell, ClusterRun
 
 DEFAULTS = ClusterSettings.defaults()
 USUAL = {
@@ -20,54 +16,25 @@ USUAL = {
 }  # fmt: skip
 
 
-def determines(
-    run: "ClusterRun", blocks: tuple[int, ...], seed: int, clusters: int, said: str | int
+def protocol_part(
+    settings: ClusterSettings, clusters: int, asked: str | int, classes: int
 ) -> dict[str, Any]:
-    """All that the number depends on."""
-    return {
-        "version": EVALUATION.version,
-        **run.determined_by(blocks),
-        "dataset": run.val_facts.fingerprint,
-        "protocol": protocol_part(run, clusters, said),
-        "seed": seed,
-    }
-
-
-def protocol_part(run: "ClusterRun", clusters: int, said: str | int) -> dict[str, Any]:
-    one_to_one = clusters <= len(run.data.classes)
+    """What the number depends on. asked: "classes", or the number of clusters."""
     return {
         "name": "k-means",
-        "size": size_name(run.size),
-        "clusters": said,
-        "matching": "hungarian, by IoU" if one_to_one else "majority of pixels",
-        "sample": run.settings.sample,
+        "size": size_name(parse_size(settings.size)),
+        "clusters": asked,
+        "matching": "hungarian, by IoU" if clusters <= classes else "majority of pixels",
+        "sample": settings.sample,
         "turns": TURNS,
-        "redo": run.settings.redo,
+        "redo": settings.redo,
         "absent_classes": LEFT_OUT,
     }
 
 
-def record(
-    run: "ClusterRun", cell: "ClusterCell", metrics: dict[str, Any], seconds: dict[str, float]
-) -> Result:
-    """seconds: of all cells of the same layers."""
-    protocol = protocol_part(run, cell.clusters, cell.clusters_asked)
-    return feature_record(
-        run,
-        cell,
-        evaluation="cluster",
-        dataset=run.val_facts,
-        training=None,
-        features=run.val_features,
-        protocol={
-            **protocol,
-            "changes": changes_from(USUAL, protocol),
-            "interval": interval_words("matching kept"),
-        },
-        metrics=metrics,
-        seconds=seconds,
-        cell_settings={"clusters": cell.clusters_asked},
-    )
+def recorded(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    changes = changes_from(USUAL, protocol)
+    return {**protocol, "changes": changes, "interval": interval_words("matching kept")}
 
 
 def clusters_words(count: int) -> str:

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,24 +19,22 @@ from skipbench.datasets import Dataset
 from skipbench.engine import vectors
 from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
-from skipbench.evaluations.cluster import method as evaluation
+from skipbench.evaluations.cluster import EVALUATION, method
 from skipbench.evaluations.cluster import record as written
 from skipbench.evaluations.cluster.method import TURNS
 from skipbench.evaluations.cluster.record import clusters_words
 from skipbench.evaluations.cluster.settings import CLASSES, ClusterSettings
 from skipbench.evaluations.data import check_labelled
-from skipbench.evaluations.resume import Arrays, Chunks, in_chunks
+from skipbench.evaluations.resume import Arrays, in_chunks
 from skipbench.evaluations.run import Arrays as RecordArrays
 from skipbench.evaluations.run import Cell, FeatureRun, Need
 from skipbench.evaluations.sampling import even_shares, randomness
 from skipbench.evaluations.segmentation.images import Split
 from skipbench.evaluations.segmentation.linear import TokenMap, normalised
 from skipbench.evaluations.segmentation.scores import figures
-from skipbench.evaluations.training_state import TrainingState
-from skipbench.files import cache_folder
 from skipbench.pictures import hues
 from skipbench.pipeline import Inspection, log_adaptation
-from skipbench.record_store import read_arrays, result_id
+from skipbench.record_store import read_arrays
 from skipbench.records import Result
 
 if TYPE_CHECKING:
@@ -77,6 +74,7 @@ class Clustering:
 class ClusterRun(FeatureRun):
     """Clusterings with the same number of clusters are scored in one pass."""
 
+    evaluation = EVALUATION
     settings: ClusterSettings
     stages = ("clustering", "scoring")
     stage, advice = "clustering", "Use a smaller --sample, or fewer --layers"
@@ -109,9 +107,11 @@ class ClusterRun(FeatureRun):
     def _cell(
         self, blocks: tuple[int, ...], layers: str, seed: int, clusters: int, asked: str | int
     ) -> ClusterCell:
-        determines = written.determines(self, blocks, seed, clusters, asked)
-        identity = result_id("cluster", self.data.name, determines)
+        identity = self.identity(blocks, seed, self._protocol(clusters, asked))
         return ClusterCell(identity, layers, blocks, seed, clusters, asked)
+
+    def _protocol(self, clusters: int, asked: str | int) -> dict[str, Any]:
+        return written.protocol_part(self.settings, clusters, asked, len(self.data.classes))
 
     def describe(self, cell: ClusterCell) -> str:
         return f"{super().describe(cell)}, {clusters_words(cell.clusters)}"
@@ -152,7 +152,7 @@ class ClusterRun(FeatureRun):
     # -- k-means
 
     def _clustering(self, cell: ClusterCell) -> Clustering:
-        kept = self._state(cell)
+        kept = self.training_state(cell)
         if (state := None if self.settings.force else kept.load()) is not None:
             return Clustering.of_state(state)
         tokens = self.sample(cell)
@@ -160,7 +160,7 @@ class ClusterRun(FeatureRun):
             tokens, cell.clusters, cell.seed, TURNS, self.settings.redo, self.gpus
         )
         made = Clustering(*found, len(tokens))
-        self._chunks(cell).forget()  # of other centroids, if there are any
+        self.chunks(cell).forget()  # of other centroids, if there are any
         kept.save(made.state())
         return made
 
@@ -200,14 +200,14 @@ class ClusterRun(FeatureRun):
     ) -> Iterator[tuple[ClusterCell, csr_array]]:
         """Pixels by image, cluster and class; one pass over the images for all cells, which have
         the same number of clusters."""
-        chunks = {cell.id: self._chunks(cell) for cell in cells}
+        chunks = {cell.id: self.chunks(cell) for cell in cells}
         split, classes = self.split(cells[0]), len(self.data.classes)
         label = f"{clusters_words(cells[0].clusters)}, {cells[0].layers}"
         with progress(label, len(self.data)) as advance, self.timed("scoring"):
 
             def work(numbers: Sequence[int], names: Sequence[str]) -> dict[str, Arrays]:
                 centroids = [made[name].centroids for name in names]
-                found = evaluation.score(split, numbers, centroids, classes, advance)
+                found = method.score(split, numbers, centroids, classes, advance)
                 return {name: _parts(pairs) for name, pairs in zip(names, found, strict=True)}
 
             parts = in_chunks(chunks, len(self.data), work, advance, self.settings.force)
@@ -216,8 +216,8 @@ class ClusterRun(FeatureRun):
             yield cell, csr_array(vstack([_joined(part, size) for part in parts[cell.id]]))
 
     def tidy(self, cell: Cell) -> None:
-        self._chunks(cell).forget()
-        self._state(cell).forget()
+        self.chunks(cell).forget()
+        self.training_state(cell).forget()
 
     def split(self, cell: Cell) -> Split:
         return Split(self.val_features, self.data, self.columns(cell), None)
@@ -227,8 +227,8 @@ class ClusterRun(FeatureRun):
     ) -> tuple[Result, RecordArrays]:
         classes = len(self.data.classes)
         pixels = np.asarray(pairs.sum(0)).reshape(cell.clusters, classes)
-        matching = evaluation.match(pixels)
-        counts = evaluation.matched_counts(pairs, matching, classes)
+        matching = method.match(pixels)
+        counts = method.matched_counts(pairs, matching, classes)
         metrics = {
             **figures(counts, self.data.classes),
             "clusters": cell.clusters,
@@ -237,20 +237,15 @@ class ClusterRun(FeatureRun):
             "tokens": made.tokens,
             "inertia": made.inertia,
         }
-        result = written.record(self, cell, metrics, self.seconds_since(before))
+        result = self.record(
+            cell,
+            self.val_features,
+            written.recorded(self._protocol(cell.clusters, cell.clusters_asked)),
+            metrics,
+            self.seconds_since(before),
+            clusters=cell.clusters_asked,
+        )
         return result, {"counts": counts, "centroids": made.centroids, "matching": matching}
-
-    def _folder(self) -> Path | None:
-        settings = self.settings
-        return None if settings.in_memory else cache_folder(settings.cache) / "cluster"
-
-    def _chunks(self, cell: Cell) -> Chunks:
-        folder = self._folder()
-        return Chunks(folder and folder / cell.id)
-
-    def _state(self, cell: Cell) -> TrainingState:
-        folder = self._folder()
-        return TrainingState(folder and folder / f"{cell.id}.state")
 
     # -- pictures
 
@@ -264,7 +259,7 @@ class ClusterRun(FeatureRun):
             image: int, size_hw: tuple[int, int]
         ) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
             tokens = TokenMap(split.grid(image), normalised(split.tokens(image)))
-            (clusters,) = evaluation.nearest_centroid(tokens, size_hw, [arrays["centroids"]])
+            (clusters,) = method.nearest_centroid(tokens, size_hw, [arrays["centroids"]])
             return arrays["matching"][clusters], {"clusters": colours[clusters]}
 
         drawing = Drawing(self.data, self.data, predict, arrays["counts"])

@@ -8,7 +8,7 @@ from skipbench.evaluations.segmentation.settings import SegmentationSettings
 from skipbench.settings import parsers, setting
 from skipbench.settings.declaration import DATA
 from skipbench.settings.groups import size
-from skipbench.settings.parsers import InvalidValueError
+from skipbench.settings.parsers import InvalidError
 
 CLASSES = "classes"  # as many clusters as classes
 MOST_CLUSTERS = 10_000
@@ -21,10 +21,10 @@ def parse_clusters(given: Any) -> tuple[str | int, ...]:
     count = parsers.integer(1, MOST_CLUSTERS)
     try:
         found = [part if part == CLASSES else count(part) for part in parsers.listed(given)]
-    except InvalidValueError:
+    except InvalidError:
         found = []
     if not found:
-        raise InvalidValueError(f"expected classes, or integers up to {MOST_CLUSTERS:,} such as 500")
+        raise InvalidError(f"expected classes, or integers up to {MOST_CLUSTERS:,} such as 500")
     return tuple(dict.fromkeys(found))
 
 
@@ -35,8 +35,8 @@ def parse_seeds(given: Any) -> tuple[int, ...]:
         seeds = parsers.integers(0)(given)
         if not several and seeds[0] > 0:
             seeds = tuple(range(parsers.integer(1, MOST_SEEDS)(seeds[0])))
-    except InvalidValueError:
-        raise InvalidValueError(f"expected how many, up to {MOST_SEEDS:,}, or which: 0,7") from None
+    except InvalidError:
+        raise InvalidError(f"expected how many, up to {MOST_SEEDS:,}, or which: 0,7") from None
     return seeds
 
 

@@ -17,21 +17,20 @@ from skipbench.datasets import Dataset
 from skipbench.engine import vectors
 from skipbench.engine.progress import progress
 from skipbench.evaluations.data import check_masks
-from skipbench.evaluations.knn import method as evaluation
+from skipbench.evaluations.knn import EVALUATION, method
 from skipbench.evaluations.knn import record as written
 from skipbench.evaluations.knn.memory import Memory, Remembered
 from skipbench.evaluations.knn.method import Vote, Votes
 from skipbench.evaluations.knn.settings import KnnSettings
 from skipbench.evaluations.knn.storage import Storage, choose_storage
-from skipbench.evaluations.resume import Arrays, Chunks, in_chunks
+from skipbench.evaluations.resume import Arrays, in_chunks
 from skipbench.evaluations.run import Arrays as RecordArrays
 from skipbench.evaluations.run import Cell, FeatureRun, Need
 from skipbench.evaluations.segmentation.images import Split
 from skipbench.evaluations.segmentation.linear import normalised
 from skipbench.evaluations.segmentation.scores import figures
-from skipbench.files import cache_folder
 from skipbench.pipeline import Inspection, log_adaptation
-from skipbench.record_store import read_arrays, result_id
+from skipbench.record_store import read_arrays
 from skipbench.records import Result
 
 if TYPE_CHECKING:
@@ -49,6 +48,7 @@ class KnnCell(Cell):
 class KnnRun(FeatureRun):
     """Cells of the same layers and seed share a bank and its search."""
 
+    evaluation = EVALUATION
     settings: KnnSettings
     stages = ("bank", "searching")
     stage = "nearest-neighbour search"
@@ -75,8 +75,8 @@ class KnnRun(FeatureRun):
             self.settings.index, self.most_tokens, self.backbone.facts.width * len(blocks),
             self.settings.bank_limit, self.gpus,
         )  # fmt: skip
-        determines = written.determines(self, blocks, seed, vote, storage)
-        identity = result_id("knn", self.val.name, determines)
+        protocol = written.protocol_part(self.settings, vote, storage)
+        identity = self.identity(blocks, seed, protocol)
         return KnnCell(identity, layers, blocks, seed, vote, storage)
 
     @cached_property
@@ -131,7 +131,7 @@ class KnnRun(FeatureRun):
         before = dict(self.seconds)
         memory = self._memory_of(cells[0])
         by_id = {cell.id: cell for cell in cells}
-        chunks = {cell.id: self._chunks(cell) for cell in cells}
+        chunks = {cell.id: self.chunks(cell) for cell in cells}
         split = self.split(cells[0])
 
         with (
@@ -141,7 +141,7 @@ class KnnRun(FeatureRun):
 
             def work(numbers: Sequence[int], names: Sequence[str]) -> dict[str, Arrays]:
                 votes = [by_id[name].vote for name in names]
-                found = evaluation.score(
+                found = method.score(
                     split, numbers, memory.index, memory.bank.labels, votes, advance
                 )
                 return {name: {"counts": found[:, i]} for i, name in enumerate(names)}
@@ -152,7 +152,7 @@ class KnnRun(FeatureRun):
             yield by_id[name], self._record(by_id[name], counts, memory, before), {"counts": counts}
 
     def tidy(self, cell: Cell) -> None:
-        self._chunks(cell).forget()
+        self.chunks(cell).forget()
 
     def split(self, cell: Cell) -> Split:
         return Split(self.val_features, self.val, self.columns(cell), None)
@@ -164,12 +164,11 @@ class KnnRun(FeatureRun):
         if isinstance(index, vectors.Lists):
             bank = {**bank, "recall": index.recall(cell.vote.k)}
         metrics = {**figures(counts, self.val.classes), "bank": bank}
-        return written.record(self, cell, metrics, self.seconds_since(before))
-
-    def _chunks(self, cell: Cell) -> Chunks:
-        settings = self.settings
-        folder = None if settings.in_memory else cache_folder(settings.cache) / "knn" / cell.id
-        return Chunks(folder)
+        protocol = written.protocol_part(self.settings, cell.vote, cell.storage)
+        return self.record(
+            cell, self.val_features, written.recorded(protocol), metrics,
+            self.seconds_since(before), k=cell.vote.k, temperature=cell.vote.temperature,
+        )  # fmt: skip
 
     # -- pictures
 
@@ -185,7 +184,7 @@ class KnnRun(FeatureRun):
             grid, tokens = split.grid(image), normalised(split.tokens(image))
             found = Votes(tokens, memory.index, labels, [cell.vote])
             maps = found.maps(slice(None), grid.size_hw)
-            return evaluation.segment(maps, grid, size_hw)[0], {}
+            return method.segment(maps, grid, size_hw)[0], {}
 
         counts = read_arrays(self.settings.out / f"{result.id}.npz")["counts"]
         drawing = Drawing(self.val, self.val, predict, counts)

@@ -8,7 +8,7 @@ from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate
 from skipbench.evaluations.pca.run import PcaRun
 from skipbench.evaluations.run import Cell
 from skipbench.features.build import DTYPES
-from skipbench.features.held import compute
+from skipbench.features.source import compute
 from skipbench.features.store import missing_images
 
 

@@ -13,8 +13,8 @@ from skipbench.evaluations.pca.method import Components, Moments, principal
 from skipbench.evaluations.pca.settings import PcaSettings
 from skipbench.evaluations.segmentation.images import grid_of
 from skipbench.evaluations.segmentation.pixels import Grid
-from skipbench.features.held import Features
 from skipbench.features.layers import parse_layers
+from skipbench.features.reader import Features
 from skipbench.images import Picture, parse_size, resize_mask, target_hw
 from skipbench.metrics.coherence import majority
 from skipbench.pipeline import Inspection, log_adaptation

@@ -34,7 +34,7 @@ OF_DATASET = "dataset:"
 def parse_checkpoints(given: Any) -> tuple[str, ...]:
     found = tuple(map(str, [given] if isinstance(given, str | Path) else given))
     if not found:
-        raise parsers.InvalidValueError("expected at least one checkpoint")
+        raise parsers.InvalidError("expected at least one checkpoint")
     return found
 
 

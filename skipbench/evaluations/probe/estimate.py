@@ -9,12 +9,13 @@ import numpy as np
 from skipbench.engine.machine import peak_bytes
 from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate
 from skipbench.evaluations.probe import method
+from skipbench.evaluations.probe.images import ScoredImages, cut_windows
 from skipbench.evaluations.probe.run import Cell, ProbeRun
 from skipbench.evaluations.probe.training import Draws
-from skipbench.evaluations.segmentation.images import Held, Split, cut_windows
+from skipbench.evaluations.segmentation.images import Split
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.features.build import DTYPES
-from skipbench.features.held import compute
+from skipbench.features.source import compute
 from skipbench.features.store import missing_images
 from skipbench.metrics.intervals import RESAMPLES
 from skipbench.records import FeatureSpec
@@ -51,10 +52,13 @@ def estimate(run: ProbeRun, cells: Sequence[Cell]) -> Estimate:
     started = time.monotonic()
     features = compute(run.backbone, few, spec, batch_size=source.batch_size)
     per_image = (time.monotonic() - started) / len(few)
-    held, windows = Held(few, features), 1.0
+    held, windows = ScoredImages(few, features), 1.0
     if protocol.window:
         cut, first = cut_windows(few, *protocol.window)
-        held, windows = Held(few, compute(run.backbone, cut, spec), cut, first), len(cut) / len(few)
+        held, windows = (
+            ScoredImages(few, compute(run.backbone, cut, spec), cut, first),
+            len(cut) / len(few),
+        )
     training = scoring = 0.0
     for cell in cells:
         split = Split(features, few, run.columns(cell), protocol.loss_size)
@@ -95,7 +99,7 @@ def _missing(run: ProbeRun, spec: FeatureSpec, windows: float) -> tuple[int, int
     return train, val
 
 
-def _trial(run: ProbeRun, cell: Cell, split: Split, held: Held) -> tuple[float, float]:
+def _trial(run: ProbeRun, cell: Cell, split: Split, held: ScoredImages) -> tuple[float, float]:
     """Seconds of a step of training, and of scoring an image, with heads that have learnt a bit."""
     classes = len(run.train.classes)
     images = _Repeated(split, TRIAL_STEPS * run.protocol.batch)

@@ -14,20 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from skipbench import views
 from skipbench.datasets import Dataset, Item
 from skipbench.engine.progress import progress
 from skipbench.evaluations.data import check_masks
-from skipbench.evaluations.probe import method as evaluation
+from skipbench.evaluations.probe import EVALUATION, method, views
 from skipbench.evaluations.probe import record as written
+from skipbench.evaluations.probe.images import EpochCrops, ScoredImages, cut_windows
 from skipbench.evaluations.probe.method import Images, Trained
 from skipbench.evaluations.probe.settings import ProbeSettings
 from skipbench.evaluations.run import Arrays, Cell, FeatureRun, Need
-from skipbench.evaluations.segmentation.images import Held, Split, Views, cut_windows
-from skipbench.evaluations.training_state import TrainingState
-from skipbench.files import cache_folder
+from skipbench.evaluations.segmentation.images import Split
 from skipbench.pipeline import Inspection, log_adaptation
-from skipbench.record_store import read_arrays, result_id
+from skipbench.record_store import read_arrays
 from skipbench.records import FeatureSpec, Result
 
 if TYPE_CHECKING:
@@ -39,6 +37,7 @@ log = logging.getLogger("skipbench")
 class ProbeRun(FeatureRun):
     """A cell is one training, of all learning rates at once."""
 
+    evaluation = EVALUATION
     settings: ProbeSettings
     stages = ("training", "scoring")
     stage = "training or scoring"
@@ -55,7 +54,11 @@ class ProbeRun(FeatureRun):
                       for seed in settings.seeds]  # fmt: skip
 
     def _cell(self, blocks: tuple[int, ...], layers: str, seed: int) -> Cell:
-        identity = result_id("probe", self.val.name, written.determines(self, blocks, seed))
+        crops = self.protocol.views != "whole" or self.protocol.window
+        identity = self.identity(
+            blocks, seed, written.protocol_part(self.protocol), select=self.settings.select,
+            views_version=views.VERSION if crops else None,
+        )  # fmt: skip
         return Cell(identity, layers, blocks, seed)
 
     def check_data(self) -> None:
@@ -82,30 +85,32 @@ class ProbeRun(FeatureRun):
         log_adaptation(self.backbone, self.spec(scored))
         if todo and self.protocol.views == "whole":
             features = self.features(self.train.items, self.spec(todo), "train")
-            self.train_held = Held(self.train, stack.enter_context(features))
-        self.val_held = self.hold(self.val, self.spec(scored), "val")
-        stack.enter_context(self.val_held.features)
+            self.train_images = ScoredImages(self.train, stack.enter_context(features))
+        self.val_images = self.scored_images(self.val, self.spec(scored), "val")
+        stack.enter_context(self.val_images.features)
 
-    def hold(self, pictures: Sequence[Item], spec: FeatureSpec, what: str) -> Held:
+    def scored_images(self, pictures: Sequence[Item], spec: FeatureSpec, what: str) -> ScoredImages:
         """As pictures are seen when they are scored: whole, or through windows."""
         if self.protocol.window is None:
             items = pictures.items if isinstance(pictures, Dataset) else pictures
-            return Held(pictures, self.features(items, spec, what))
+            return ScoredImages(pictures, self.features(items, spec, what))
         windows, first = cut_windows(pictures, *self.protocol.window)
-        return Held(pictures, self.features(windows, spec, f"{what} windows"), windows, first)
+        return ScoredImages(
+            pictures, self.features(windows, spec, f"{what} windows"), windows, first
+        )
 
     def _training_images(self, cell: Cell, stack: ExitStack) -> Callable[[int], Images]:
         """The images of each epoch."""
         columns, size = self.columns(cell), self.protocol.loss_size
         if self.protocol.views == "whole":
-            split = Split(self.train_held.features, self.train, columns, size)
+            split = Split(self.train_images.features, self.train, columns, size)
             return lambda epoch: split
         crop = {"dinov2": views.crop_dinov2, "leopart": views.crop_leopart}[self.protocol.views]
         side = int(self.protocol.size)
         # Crops that stay are seen once for all sets of layers.
         spec = self.spec(self.cells if self.protocol.different_views else [cell])
         source = stack.enter_context(
-            Views(
+            EpochCrops(
                 self.train,
                 lambda item, epoch: crop(item, side, cell.seed, epoch),
                 lambda pictures: self.features(pictures, spec, "train crops"),
@@ -131,21 +136,25 @@ class ProbeRun(FeatureRun):
         counts, held_out = self._score(cell, trained)
         if held_out is None and self.settings.select == "holdout" and len(trained.rates) > 1:
             log.warning("too few training images to hold some out: the rate is chosen on val")
-        found = evaluation.metrics(
+        found = method.metrics(
             trained, counts, held_out, self.val.classes, self.protocol.absent_classes,
             self.settings.select,
         )  # fmt: skip
-        written.say_what_matters(found, cell.layers)
-        result = written.record(self, cell, trained, found, self.seconds_since(before))
+        written.log_remarks(found, cell.layers)
+        names = [self.train.names[image] for image in trained.held_out]
+        protocol = written.recorded(self.protocol, self.settings.select, names)
+        result = self.record(
+            cell, self.val_images.features, protocol, found, self.seconds_since(before)
+        )
         return result, written.arrays(trained, counts, found)
 
     def tidy(self, cell: Cell) -> None:
-        self._state(cell).forget()
+        self.training_state(cell).forget()
 
     def _train(self, cell: Cell) -> Trained:
         started = time.monotonic() - self.seconds["features"]
         course = self.protocol.course(len(self.train), cell.seed)
-        kept = self._state(cell)
+        kept = self.training_state(cell)
         state = kept.load()
         spent = 0.0 if state is None else float(state["seconds"])
         begun = 0 if state is None else int(state["epoch"]) + 1
@@ -169,7 +178,7 @@ class ProbeRun(FeatureRun):
                 kept.save(state | {"seconds": torch.tensor(training_seconds())})
                 advance(1, _best_loss(losses, self.protocol.rates))
 
-            trained = evaluation.fit(
+            trained = method.fit(
                 self._training_images(cell, stack), len(self.train), len(self.train.classes),
                 self.protocol, cell.seed, device=self.backbone.device, state=state,
                 after_epoch=after_epoch,
@@ -181,15 +190,15 @@ class ProbeRun(FeatureRun):
         """Counts on validation images, and on held-out training images, if there are any."""
         with ExitStack() as stack:
             numbers: Sequence[int] = trained.held_out
-            held = self.train_held if self.protocol.views == "whole" else None
+            held = self.train_images if self.protocol.views == "whole" else None
             if held is None and numbers:  # crops were trained on: these are yet to be seen
-                held = self.hold(
+                held = self.scored_images(
                     [self.train[i] for i in numbers], self.spec([cell]), "held-out images"
                 )
                 stack.enter_context(held.features)
                 numbers = range(len(numbers))
             started = time.monotonic()
-            counts = self._counts(cell, trained, self.val_held, trained.full)
+            counts = self._counts(cell, trained, self.val_images, trained.full)
             held_out = (
                 self._counts(cell, trained, held, trained.choosing, numbers)
                 if held and numbers
@@ -202,39 +211,37 @@ class ProbeRun(FeatureRun):
         self,
         cell: Cell,
         trained: Trained,
-        held: Held,
+        images: ScoredImages,
         heads: slice,
         numbers: Sequence[int] | None = None,
     ) -> np.ndarray:
         what = "scoring" if numbers is None else "scoring held-out"
-        total = len(held.pictures if numbers is None else numbers)
-        scenes = held.scenes(self.columns(cell), self.protocol.score_size)
+        total = len(images.pictures if numbers is None else numbers)
+        scenes = images.scenes(self.columns(cell), self.protocol.score_size)
         with progress(self.label(what, cell), total) as advance:
             weight, bias = trained.heads(heads)
-            return evaluation.score(scenes, weight, bias, trained.classes, numbers, advance)
-
-    def _state(self, cell: Cell) -> TrainingState:
-        if self.settings.in_memory:
-            return TrainingState(None)
-        folder = cache_folder(self.settings.cache) / "training"
-        return TrainingState(folder / f"{cell.id}.state")
+            return method.score(scenes, weight, bias, trained.classes, numbers, advance)
 
     # -- pictures
 
     def drawing(
-        self, cell: Cell, items: Sequence[Item], held: Held, arrays: Mapping[str, np.ndarray]
+        self,
+        cell: Cell,
+        items: Sequence[Item],
+        images: ScoredImages,
+        arrays: Mapping[str, np.ndarray],
     ) -> "Drawing":
         """The head of a record at work on pictures. arrays: of the record."""
         from skipbench.evaluations.pictures import Drawing
 
-        scenes, classes = held.scenes(self.columns(cell), None), len(self.val.classes)
+        scenes, classes = images.scenes(self.columns(cell), None), len(self.val.classes)
         weight, bias = (torch.from_numpy(arrays[name]) for name in ("weight", "bias"))
 
         def predict(
             image: int, size_hw: tuple[int, int]
         ) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
             seen = scenes.seen(image)
-            return next(evaluation.predict(seen, size_hw, weight, bias, classes)), {}
+            return next(method.predict(seen, size_hw, weight, bias, classes)), {}
 
         return Drawing(self.val, items, predict, arrays["counts"])
 
@@ -242,7 +249,7 @@ class ProbeRun(FeatureRun):
         from skipbench.evaluations.pictures import draw_record
 
         arrays = read_arrays(self.settings.out / f"{result.id}.npz")
-        drawing = self.drawing(cell, self.val, self.val_held, arrays)
+        drawing = self.drawing(cell, self.val, self.val_images, arrays)
         folder = self.settings.out / result.id
         draw_record(folder, drawing, self.settings.pictures, result, cell.layers)
 

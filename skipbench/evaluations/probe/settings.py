@@ -9,7 +9,7 @@ from skipbench.evaluations.probe.protocols import PROTOCOLS, Protocol, with_chan
 from skipbench.evaluations.segmentation.settings import TrainingImagesSettings
 from skipbench.settings import parsers, setting
 from skipbench.settings.groups import size
-from skipbench.settings.parsers import InvalidValueError
+from skipbench.settings.parsers import InvalidError
 
 
 def parse_rates(given: Any) -> tuple[float, ...]:
@@ -19,7 +19,7 @@ def parse_rates(given: Any) -> tuple[float, ...]:
     except ValueError:
         rates = []
     if not rates or not all(0 < rate < inf for rate in rates):
-        raise InvalidValueError("expected numbers above 0, such as 1e-3,3e-3")
+        raise InvalidError("expected numbers above 0, such as 1e-3,3e-3")
     return tuple(rates)
 
 

@@ -1,19 +1,14 @@
 """A data set together with its features, as evaluations see it: tokens and masks, by number."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, Self
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
-from skipbench.datasets import Dataset, Item
-from skipbench.evaluations.probe.views import View, windows
 from skipbench.evaluations.segmentation.linear import ImageTokens, TokenMap
 from skipbench.evaluations.segmentation.pixels import Grid
-from skipbench.features import cache as feature_cache
-from skipbench.features.held import Features
 from skipbench.features.plan import Plan
-from skipbench.features.store import FeatureStore
+from skipbench.features.reader import Features
 from skipbench.images import Picture, resize_mask
 
 
@@ -21,7 +16,7 @@ class Masked(Picture, Protocol):
     def mask(self) -> np.ndarray: ...
 
 
-def _mask_of(picture: Masked, side: int | None) -> np.ndarray:
+def mask_of(picture: Masked, side: int | None) -> np.ndarray:
     """As it is, or resized to a square."""
     mask = picture.mask()
     return resize_mask(mask, (side, side)) if side else mask
@@ -55,99 +50,7 @@ class Split:
         return self.features.tokens(image, self.columns, rows)
 
     def mask(self, image: int) -> np.ndarray:
-        return _mask_of(self.pictures[image], self.mask_size)
+        return mask_of(self.pictures[image], self.mask_size)
 
     def seen(self, image: int) -> ImageTokens:
         return ImageTokens([TokenMap(self.grid(image), self.tokens(image))])
-
-
-class Windows:
-    """Pictures seen through overlapping windows, when they are scored."""
-
-    def __init__(self, split: Split, pictures: Sequence[Masked], first: Sequence[int]) -> None:
-        """split: the windows, one after another; first: the first one of each picture, and the
-        end."""
-        self.split, self.pictures, self.first = split, pictures, first
-
-    def __len__(self) -> int:
-        return len(self.pictures)
-
-    def mask(self, image: int) -> np.ndarray:
-        return _mask_of(self.pictures[image], self.split.mask_size)
-
-    def seen(self, image: int) -> ImageTokens:
-        numbers = range(self.first[image], self.first[image + 1])
-        views = [self.split.pictures[i] for i in numbers]
-        parts = [
-            TokenMap(self.split.grid(i), self.split.tokens(i), view.box)  # type: ignore[attr-defined]
-            for i, view in zip(numbers, views, strict=True)
-        ]
-        return ImageTokens(parts, views[0].resized_hw)  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True)
-class Held:
-    """Pictures to be scored, with their features."""
-
-    pictures: Sequence[Masked]
-    features: Features
-    windows: Sequence[View] = ()
-    first: Sequence[int] = ()  # window of each picture, and the end
-
-    def scenes(self, columns: Sequence[str], mask_size: int | None) -> Split | Windows:
-        if not self.windows:
-            return Split(self.features, self.pictures, columns, mask_size)
-        split = Split(self.features, self.windows, columns, mask_size)
-        return Windows(split, self.pictures, self.first)
-
-
-def cut_windows(data: Sequence[Item], size: int, stride: int) -> tuple[list[View], list[int]]:
-    """All windows, and where those of each picture begin."""
-    views: list[View] = []
-    first = [0]
-    for item in data:
-        views += windows(item, size, stride)
-        first.append(len(views))
-    return views, first
-
-
-class Views:
-    """Random crops of the training pictures: other ones in every epoch, or `different` in turn.
-
-    The features of an epoch that will not come again are removed once it is over.
-    """
-
-    def __init__(
-        self,
-        data: Dataset,
-        crop: Callable[[Item, int], View],
-        hold: Callable[[Sequence[View]], Features],
-        different: int | None,
-    ) -> None:
-        self.data, self.crop, self.hold, self.different = data, crop, hold, different
-        self._now: int | None = None
-        self._features: Features | None = None
-        self._pictures: list[View] = []
-
-    def at(self, epoch: int) -> tuple[Features, list[View]]:
-        number = epoch % self.different if self.different else epoch
-        if number != self._now or self._features is None:
-            self._end(remove=True)
-            self._pictures = [self.crop(item, number) for item in self.data]
-            self._features, self._now = self.hold(self._pictures), number
-        return self._features, self._pictures
-
-    def _end(self, remove: bool) -> None:
-        if self._features is None:
-            return
-        self._features.close()
-        if remove and self.different is None and isinstance(self._features, FeatureStore):
-            feature_cache.remove(self._features.folder)
-        self._features = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Interrupted, the features of this epoch are kept for the next run."""
-        self._end(remove=kind is None)

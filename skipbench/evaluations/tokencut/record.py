@@ -22,9 +22,15 @@ from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.features.store import model_part
 from skipbench.files import write_csv
 from skipbench.images import parse_size, size_name
-from skipbench.metrics.boxes import SPLITS, CrossChosen, cross_chosen, share_percent
 from skipbench.metrics.intervals import METHOD, RESAMPLES, resample_weights
-from skipbench.metrics.means import counts_of, mean_percent
+from skipbench.metrics.means import (
+    SPLITS,
+    CrossChosen,
+    counts_of,
+    cross_chosen,
+    mean_percent,
+    share_percent,
+)
 from skipbench.metrics.saliency import max_f_beta_percent
 from skipbench.record_store import plain_result
 from skipbench.records import Result

@@ -23,6 +23,7 @@ from skipbench.errors import OutOfMemory
 from skipbench.evaluations.data import check_labelled
 from skipbench.evaluations.resume import Arrays, Chunks
 from skipbench.evaluations.run import Cell, Run
+from skipbench.evaluations.tokencut import EVALUATION
 from skipbench.evaluations.tokencut import record as written
 from skipbench.evaluations.tokencut.lost import lost
 from skipbench.evaluations.tokencut.method import tokencut
@@ -40,7 +41,6 @@ from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.features.layers import parse_layers
 from skipbench.features.plan import Plan, make_plan
 from skipbench.features.stream import BY_SAFETY, Extractor, FeatureBatch
-from skipbench.files import cache_folder
 from skipbench.images import Picture, parse_size
 from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.record_store import result_id
@@ -130,6 +130,7 @@ class Finder:
 class TokencutRun(Run, Finder):
     """Object discovery on a data set: one cell, for all blocks together."""
 
+    evaluation = EVALUATION
     settings: TokencutSettings
     cells: list[Cell]
 
@@ -157,7 +158,7 @@ class TokencutRun(Run, Finder):
     def compute(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Result, Arrays]]:
         for cell in cells:
             log_adaptation(self.backbone, self.spec)
-            arrays = self._by_image(self._chunks())
+            arrays = self._by_image(self.chunks(self.cells[0]))
             unbiased = written.chosen_on_others(arrays)
             metrics = written.metrics(self, arrays, unbiased)
             written.log_remarks(metrics, len(self.data), self.settings)
@@ -174,14 +175,14 @@ class TokencutRun(Run, Finder):
         draw_found(self, result, self.settings.pictures)
 
     def tidy(self, cell: Cell) -> None:
-        self._chunks().forget()
+        self.chunks(self.cells[0]).forget()
 
     def missing_images(self) -> int:
         """Images without a result yet."""
         if not self.missing():
             return 0
         plan = self.plan(self.data.items)
-        done = self._done(plan, self._chunks())
+        done = self._done(plan, self.chunks(self.cells[0]))
         return len(self.data) - sum(len(plan.shards[shard]) for shard in done)
 
     def _done(self, plan: Plan, chunks: Chunks) -> dict[int, Arrays]:
@@ -222,8 +223,3 @@ class TokencutRun(Run, Finder):
             if len(images) == len(plan.shards[waiting[0]]):
                 yield waiting.popleft(), stacked(images)
                 images = []
-
-    def _chunks(self) -> Chunks:
-        settings = self.settings
-        folder = None if settings.in_memory else cache_folder(settings.cache) / "tokencut" / self.id
-        return Chunks(folder)

@@ -18,9 +18,12 @@ from typing import Any
 from skipbench import __version__
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, user_path, write_whole
-from skipbench.results.scores import Score
 from skipbench.results.read import Source, Stored
 from skipbench.results.report.curves import over_blocks, over_epochs, over_rates
+from skipbench.results.report.pictures import album
+from skipbench.results.report.records import anchors_of, page_records
+from skipbench.results.report.summary import by_class, summary
+from skipbench.results.report.tables import page_tables
 from skipbench.results.report.variants import (
     Shown,
     dataset_name,
@@ -29,10 +32,7 @@ from skipbench.results.report.variants import (
     kind_name,
     rivals,
 )
-from skipbench.results.report.pictures import album
-from skipbench.results.report.records import anchors_of, page_records
-from skipbench.results.report.summary import by_class, summary
-from skipbench.results.report.tables import page_tables
+from skipbench.results.scores import Score
 
 TITLE = "Skip and skipless vision transformers"
 LONG_NAME = 60  # signs; longer ones are cut in the middle, and whole where the record is told

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from skipbench.results.scores import CHOSEN, Entry
 from skipbench.results.report.charts import (
     Axis,
     Line,
@@ -27,6 +26,7 @@ from skipbench.results.report.variants import (
     metric_name,
     number,
 )
+from skipbench.results.scores import CHOSEN, Entry
 
 MOST_LINES = 8  # in one chart; beyond, nobody can tell them apart
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from skipbench.errors import DataError
-from skipbench.results.scores import CHOSEN, Entry, Score
 from skipbench.results.read import Stored
 from skipbench.results.report.variants import (
     EVALUATIONS,
@@ -30,6 +29,7 @@ from skipbench.results.report.variants import (
     kind_name,
     order_of,
 )
+from skipbench.results.scores import CHOSEN, Entry, Score
 
 MOST_INDEX_BYTES = 1_000_000
 MOST_BYTES = 8_000_000  # of a picture's file

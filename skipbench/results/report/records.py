@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from skipbench.records import LABELS, TOLD, Result
-from skipbench.results.scores import Entry, Score
 from skipbench.results.read import Stored
 from skipbench.results.report.curves import figure_words
 from skipbench.results.report.variants import (
@@ -16,6 +15,7 @@ from skipbench.results.report.variants import (
     order_of,
     words,
 )
+from skipbench.results.scores import Entry, Score
 
 LONG_LIST = 12  # of names; longer ones are counted
 SWITCHES = {"norm", "standardize"}  # --norm and --no-norm

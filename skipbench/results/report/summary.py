@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from skipbench.results.scores import Entry
-from skipbench.results.tables.render import chance, signed
 from skipbench.results.report.charts import bars, forest
 from skipbench.results.report.variants import (
     DASH,
@@ -17,6 +15,8 @@ from skipbench.results.report.variants import (
     kind_name,
     number,
 )
+from skipbench.results.scores import Entry
+from skipbench.results.tables.render import chance, signed
 
 if TYPE_CHECKING:
     from skipbench.results.compare import Paired

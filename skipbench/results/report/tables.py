@@ -6,9 +6,9 @@ from typing import Any
 
 from skipbench.errors import UsageError
 from skipbench.results.scores import Entry
+from skipbench.results.tables import Table, tables
 from skipbench.results.tables.layouts import LAYOUTS
 from skipbench.results.tables.render import legend
-from skipbench.results.tables import Table, tables
 
 MOST_BY_PROTOCOL = 6  # tables of one layout; beyond, `plain` shows them better
 NAMES = {

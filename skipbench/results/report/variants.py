@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import SkipbenchError, UsageError
+from skipbench.record_store import is_number
+from skipbench.results.read import Source, Stored, listed, sift
 from skipbench.results.scores import (
     CHOSEN,
     METRICS,
@@ -21,8 +23,6 @@ from skipbench.results.scores import (
     parse_where,
 )
 from skipbench.results.tables.layouts import DATASETS
-from skipbench.results.read import Source, Stored, listed, sift
-from skipbench.record_store import is_number
 
 if TYPE_CHECKING:
     from skipbench.results.compare import Paired

@@ -1,0 +1,266 @@
+"""Two models on the same images: a paired bootstrap of the difference of their scores.
+
+Both are scored on the same resamples of the images, so whatever is hard about an image cancels: two
+scores whose own intervals overlap may still differ by more than chance.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from skipbench.errors import NumbersError, UsageError
+from skipbench.metrics.boxes import share_percent
+from skipbench.metrics.intervals import (
+    RESAMPLES,
+    flip_test,
+    interval,
+    leave_one_out,
+    p_value,
+    resample,
+    resample_weights,
+    sign_test,
+    total,
+)
+from skipbench.metrics.segmentation import LEFT_OUT, class_iou, miou_percent
+from skipbench.records import Result
+from skipbench.results.entries import differing
+from skipbench.results.read import Stored
+from skipbench.results.scores import Score
+
+
+@dataclass(frozen=True)
+class Move:
+    """A class or an image. In percent; None without a score."""
+
+    name: str
+    a: float | None
+    b: float | None
+    difference: float | None
+    interval: tuple[float, float] | None = None
+    effect: float | None = None  # of an image: points of the whole difference that hang on it
+
+
+@dataclass(frozen=True)
+class Paired:
+    """B against A; every difference is B minus A."""
+
+    a: tuple[Stored, ...] = field(repr=False)  # one for each seed
+    b: tuple[Stored, ...] = field(repr=False)
+    metric: str
+    images: int  # in both
+    only_a: int
+    only_b: int
+    a_value: float  # on the common images
+    b_value: float
+    difference: float
+    interval: tuple[float, float]
+    p_value: float
+    classes: tuple[Move, ...] = field(repr=False)  # largest difference first
+    moved: tuple[Move, ...] = field(repr=False)  # images, largest effect first
+    differs: dict[str, list[Any]]  # settings that are not the same, with both values
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {k: v for k, v in vars(self).items() if k not in ("a", "b", "classes", "moved")}
+        return {
+            "a": [stored.result.id for stored in self.a],
+            "b": [stored.result.id for stored in self.b],
+            **plain,
+            "classes": [asdict(move) for move in self.classes],
+            "moved": [asdict(move) for move in self.moved],
+        }
+
+
+def paired(
+    a: Stored | Sequence[Stored],
+    b: Stored | Sequence[Stored],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Paired:
+    """On the images that both have. Of several seeds, the mean score."""
+    ours = (a,) if isinstance(a, Stored) else tuple(a)
+    theirs = (b,) if isinstance(b, Stored) else tuple(b)
+    ids = f"{ours[0].result.id} and {theirs[0].result.id}"
+    _require_one_measure(ids, ours[0].result, theirs[0].result)
+    names_a, names_b = (side[0].result.dataset["names"] for side in (ours, theirs))
+    both = set(names_b)
+    common = [name for name in names_a if name in both]
+    if len(common) < 2:
+        raise UsageError(f"{ids} have {len(common)} images in common")
+    one, other = (
+        ModelCounts(side[0].result, [_counts(stored, common) for stored in side])
+        for side in (ours, theirs)
+    )
+    if np.isnan(one.value + other.value):
+        raise NumbersError(f"{ids}: no pixel of the common images is labelled")
+    weights = resample_weights(len(common), resamples, seed)
+    drawn_a, drawn_b = one.resampled(weights), other.resampled(weights)
+    differences = other.score(drawn_b) - one.score(drawn_a)
+    return Paired(
+        a=ours,
+        b=theirs,
+        metric=ours[0].result.metrics["headline"],
+        images=len(common),
+        only_a=len(names_a) - len(common),
+        only_b=len(names_b) - len(common),
+        a_value=one.value,
+        b_value=other.value,
+        difference=other.value - one.value,
+        interval=interval(differences),
+        p_value=p_of_difference(one, other, differences),
+        classes=_classes(one, other, drawn_a, drawn_b),
+        moved=_images(common, one, other),
+        differs=_differs(ours, theirs) | _other_labels(one, other),
+    )
+
+
+def p_of_difference(one: "ModelCounts", other: "ModelCounts", differences: np.ndarray) -> float:
+    """differences: of the resamples."""
+    if one.is_hits and other.is_hits:
+        return sign_test(one.counts[0][:, 0], other.counts[0][:, 0])
+    if one.is_by_image and other.is_by_image:  # with few images, resamples are overconfident
+        return flip_test(other.by_image - one.by_image)
+    return p_value(differences)
+
+
+def _require_one_measure(ids: str, a: Result, b: Result) -> None:
+    for what, first, second in (
+        ("measure", a.metrics.get("headline"), b.metrics.get("headline")),
+        ("data set", a.dataset["name"], b.dataset["name"]),
+        ("number of classes", a.dataset["classes"], b.dataset["classes"]),
+    ):
+        if first != second:
+            raise UsageError(f"{ids} differ in {what}: {first} and {second}")
+        if first is None:
+            raise UsageError(f"{a.id} has no score")
+
+
+def _differs(ours: Sequence[Stored], theirs: Sequence[Stored]) -> dict[str, list[Any]]:
+    """Settings that may explain the difference."""
+    ways = []
+    for score in (Score(ours[0]), Score(theirs[0])):
+        trained = {k: v for k, v in score.images.items() if "trained" in k}
+        split = {"split": score.facts["split"]}
+        seed = {"seed": score.facts["seed"]} if len(ours) == len(theirs) == 1 else {}
+        ways.append({**score.settings, **split, **trained, **score.computing, **seed})
+    return differing(ways)
+
+
+def _other_labels(one: "ModelCounts", other: "ModelCounts") -> dict[str, list[Any]]:
+    same = one.labelled == other.labelled
+    what = "labelled pixels" if one.has_classes else "images scored"
+    return {} if same else {what: [one.labelled, other.labelled]}
+
+
+def _counts(stored: Stored, common: Sequence[str]) -> np.ndarray:
+    """(images, …), in the order of the common images."""
+    place = {name: i for i, name in enumerate(stored.result.dataset["names"])}
+    return stored.counts()[[place[name] for name in common]]
+
+
+class ModelCounts:
+    """Counts by image of one model, for each of its seeds:
+
+    (images, 3, classes)   pixels right, predicted and true; scored by mIoU
+    (images, 2)            a score, and how often it was taken; scored by their ratio
+    """
+
+    def __init__(self, result: Result, counts: Sequence[np.ndarray]) -> None:
+        """result: of the first seed."""
+        self.counts = counts
+        self.classes = list(result.metrics.get("per_class") or {})
+        self.has_classes = counts[0].ndim == 3
+        if counts[0].shape[1] != (3 if self.has_classes else 2):
+            raise UsageError(f"{result.id}: a {result.metrics['headline']} cannot be compared")
+        self._absent = result.protocol.get("absent_classes", LEFT_OUT)
+
+    def _percent(self, summed: np.ndarray) -> np.ndarray:
+        return miou_percent(summed, self._absent) if self.has_classes else share_percent(summed)
+
+    def score(self, summed: Sequence[np.ndarray]) -> np.ndarray:
+        """(…) mean over seeds, in percent. summed: of each seed, (…, 3, classes) or (…, 2)."""
+        return np.mean([self._percent(one) for one in summed], axis=0)
+
+    def score_by_class(self, summed: Sequence[np.ndarray]) -> np.ndarray:
+        """(…, classes)"""
+        return 100 * np.mean([class_iou(one) for one in summed], axis=0)
+
+    def resampled(self, weights: np.ndarray) -> list[np.ndarray]:
+        return [resample(counts, weights) for counts in self.counts]
+
+    @cached_property
+    def totals(self) -> list[np.ndarray]:
+        return [total(counts) for counts in self.counts]
+
+    @cached_property
+    def value(self) -> float:
+        return float(self.score(self.totals))
+
+    @property
+    def by_image(self) -> np.ndarray:
+        """Each image's own score; NaN without a labelled pixel."""
+        return self.score(self.counts)
+
+    @property
+    def effects(self) -> np.ndarray:
+        """By image: how much lower the score would be without it."""
+        without = [leave_one_out(counts, self._percent) for counts in self.counts]
+        return self.value - np.mean(without, axis=0)
+
+    @property
+    def labelled(self) -> tuple[int, ...]:
+        """Pixels of each class in the masks, or number of scored images."""
+        if self.has_classes:
+            return tuple(self.totals[0][-1].ravel().tolist())
+        return (int((self.counts[0][:, 1] > 0).sum()),)
+
+    @property
+    def is_by_image(self) -> bool:
+        """A mean over images, each scored once or not at all."""
+        if self.has_classes or len(self.counts) > 1:
+            return False
+        return bool(np.isin(self.counts[0][:, 1], (0, 1)).all())
+
+    @property
+    def is_hits(self) -> bool:
+        """Each image right or wrong, once."""
+        hits, taken = self.counts[0][:, 0], self.counts[0][:, 1]
+        return self.is_by_image and bool(np.isin(hits, (0, 1)).all() and taken.all())
+
+
+def _classes(
+    one: ModelCounts, other: ModelCounts, drawn_a: list[np.ndarray], drawn_b: list[np.ndarray]
+) -> tuple[Move, ...]:
+    """drawn_a, drawn_b: resampled. Empty if the score is not one of classes."""
+    if not one.has_classes or one.classes != other.classes:
+        return ()
+    if len(one.classes) != one.counts[0].shape[2]:
+        return ()
+    drawn = other.score_by_class(drawn_b) - one.score_by_class(drawn_a)
+    by_class = (side.score_by_class(side.totals) for side in (one, other))
+    moves = []
+    for i, (name, x, y) in enumerate(zip(one.classes, *by_class, strict=True)):
+        ends = None if np.isnan(x + y) or np.isnan(drawn[:, i]).all() else interval(drawn[:, i])
+        moves.append(_move(name, x, y, ends))
+    return tuple(
+        sorted(moves, key=lambda m: (m.difference is None, -abs(m.difference or 0), m.name))
+    )
+
+
+def _images(names: Sequence[str], one: ModelCounts, other: ModelCounts) -> tuple[Move, ...]:
+    """An image of a rare class moves the whole more than its own score tells, one with a few stray
+    pixels less."""
+    effects = np.nan_to_num(other.effects - one.effects)
+    moves = [
+        replace(_move(name, a, b), effect=float(effect))
+        for name, a, b, effect in zip(names, one.by_image, other.by_image, effects, strict=True)
+    ]
+    return tuple(sorted(moves, key=lambda move: (-abs(move.effect or 0), move.name)))
+
+
+def _move(name: str, a: float, b: float, ends: tuple[float, float] | None = None) -> Move:
+    x, y = (None if np.isnan(value) else float(value) for value in (a, b))
+    return Move(name, x, y, None if x is None or y is None else y - x, ends)
