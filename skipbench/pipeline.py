@@ -79,7 +79,7 @@ def carry_out(run: "Run") -> list[Result]:
     todo = [cell for cell in run.cells if cell.id not in results]
     drawn = run.drawn()
     if todo:
-        run.check_data()
+        run.check_once()
     if todo or drawn:
         with ExitStack() as stack:
             run.open_features(stack, todo, drawn)

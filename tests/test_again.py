@@ -179,8 +179,8 @@ def test_predictions_in_a_comparison_are_those_of_the_record(two, tmp_path):
     """The head of the record on features computed anew: the same pixels right as were counted."""
     from contextlib import ExitStack
 
+    from skipbench.drawing.overlays import blend, paint
     from skipbench.metrics.segmentation import class_counts
-    from skipbench.pictures import blend, paint
     from skipbench.results.compare_pictures import _drawing
 
     (found,) = sb.compare("skip.pth", "skipless.pth")

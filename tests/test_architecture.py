@@ -19,22 +19,21 @@ ALLOWED = {
     "checkpoints": BASE,
     "engine": {"records", "errors"},
     "metrics": set(),
-    "plates": {"files", "images", "errors"},
-    "pictures": {"files", "images", "datasets", "records", "plates"},
+    "drawing": {"files", "images", "datasets", "records"},
     "datasets": BASE | {"images", "engine"},
     "backbones": BASE | {"checkpoints", "images", "engine"},
     "features": BASE | {"checkpoints", "images", "backbones", "engine"},
-    "results": BASE | {"metrics", "plates"},
+    "results": BASE | {"metrics", "drawing"},
     "evaluations": BASE
     | {"backbones", "checkpoints", "datasets", "engine", "features", "images", "metrics"}
-    | {"pictures", "pipeline", "plates", "results"},
+    | {"drawing", "pipeline", "results"},
     "calibrate": BASE | {"evaluations", "results"},
     "suites": BASE
     | {"backbones", "checkpoints", "datasets", "engine", "evaluations", "features", "images"}
     | {"pipeline", "results"},
     "pipeline": BASE | {"checkpoints", "images", "backbones", "engine", "features", "datasets"},
     "demo": BASE
-    | {"checkpoints", "images", "backbones", "datasets", "evaluations", "pictures", "results"},
+    | {"checkpoints", "images", "backbones", "datasets", "evaluations", "drawing", "results"},
 }
 
 # Methods are pure: arrays in, arrays out; no model, no file, no flag.

@@ -26,7 +26,7 @@ app = typer.Typer(
 
 COMMANDS = (
     "demo", "evaluation", "run", "table", "report", "compare", "check", "results", "inspect",
-    "extract", "data", "cache", "env",
+    "extract", "data", "cache", "env", "manual",
 )  # fmt: skip
 
 

@@ -187,9 +187,10 @@ def show(
 ) -> None:
     """Draw some images with their masks or boxes, in the data set's colours."""
     from skipbench.datasets import open_dataset
+    from skipbench.drawing.dataset_sheet import dataset_sheet
+    from skipbench.drawing.sheet import save
     from skipbench.errors import UsageError
     from skipbench.files import ensure_writable
-    from skipbench.pictures import dataset_sheet, save
 
     data = open_dataset(name, split, root=data_root, limit=10**9, classes=classes)
     data = data.sampled(limit, seed)

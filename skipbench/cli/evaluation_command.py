@@ -29,7 +29,7 @@ def add_to(app: typer.Typer) -> None:
 
     for evaluation in evaluations().values():
         command = ending_well(command_of(evaluation))
-        app.command(evaluation.name, add_help_option=False)(command)
+        app.command(evaluation.name, short_help=evaluation.headline, add_help_option=False)(command)
 
 
 def command_of(evaluation: Evaluation) -> Callable[..., None]:

@@ -46,16 +46,17 @@ Key = tuple[str, str]  # variant, label
 
 
 def line_styles(keys: Iterable[Key]) -> dict[Key, dict[str, Any]]:
-    """Colour by variant; curves of one variant differ in dashes and marker, 16 of them."""
+    """Colour by variant; curves of one colour differ in dashes and marker, 16 of them."""
     styles, counts = {}, Counter[str]()
     for variant, label in dict.fromkeys(keys):
-        n = counts[variant]
+        colour = COLOURS.get(variant, OTHER)
+        n = counts[colour]
         styles[variant, label] = {
-            "color": COLOURS.get(variant, OTHER),
+            "color": colour,
             "linestyle": DASHES[(n + n // len(MARKERS)) % len(DASHES)],
             "marker": MARKERS[n % len(MARKERS)],
         }
-        counts[variant] += 1
+        counts[colour] += 1
     return styles
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger("skipbench")
 
 BUILDS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu11", "faiss-gpu-cu12", "faiss-gpu-cuvs", "faiss")
 
-PIECE = 65_536  # rows that are made float32 at once
+PIECE = 65_536  # rows
 LISTS = 2  # times the root of the bank's size
 POINTS_A_LIST = 50  # that the lists are learnt from
 FEWEST_POINTS = 16_384  # as product quantisers need
@@ -140,9 +140,16 @@ class Flat:
     """All of the bank, exactly. On the CPU in an array of ours, so that nothing is held twice."""
 
     def __init__(
-        self, pieces: Pieces, count: int, width: int, dtype: str = "float32", on_gpus: int = 0
+        self,
+        pieces: Pieces,
+        count: int,
+        width: int,
+        dtype: str = "float32",
+        on_gpus: int = 0,
+        piece: int = PIECE,
     ) -> None:
-        self.faiss = load()
+        """piece: rows that are made float32 at once."""
+        self.faiss, self.piece = load(), piece
         self.bank = np.empty((0 if on_gpus else count, width), dtype)
         index = self.faiss.IndexFlatIP(width) if on_gpus else None
         start = 0
@@ -160,15 +167,12 @@ class Flat:
         queries = checked(queries)
         if self.index is not None:
             return _or_none(*self.index.search(queries, k))
-        return _nearest(self.faiss, queries, self.bank, k)
-
-
-def _nearest(faiss: Any, queries: np.ndarray, bank: np.ndarray, k: int) -> Neighbours:
-    step = len(bank) if bank.dtype == np.float32 else PIECE
-    best = Best(k)
-    for start in range(0, len(bank), max(step, 1)):
-        best.add(faiss, queries, bank[start : start + step].astype(np.float32, copy=False))
-    return best.found()
+        step = len(self.bank) if self.bank.dtype == np.float32 else self.piece
+        best = Best(k)
+        for start in range(0, len(self.bank), max(step, 1)):
+            part = self.bank[start : start + step].astype(np.float32, copy=False)
+            best.add(self.faiss, queries, part)
+        return best.found()
 
 
 class Best:

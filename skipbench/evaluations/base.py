@@ -5,6 +5,7 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from skipbench.records import Result
@@ -36,7 +37,7 @@ class Evaluation:
     hidden_settings: ClassVar[frozenset[str]] = frozenset()  # of the protocol, shown elsewhere
     tiles: ClassVar[Mapping[str, str]] = {}  # kind of picture → caption on the report's page
     glossary: ClassVar[Mapping[str, str]] = {}  # term → explanation, on the report's page
-    redraws: ClassVar[bool] = False  # its run has `hold` and `drawing`, for `compare --pictures`
+    redraws: ClassVar[bool] = False  # for `compare --pictures`: run.scored_images, run.drawing
 
     writes_one: ClassVar[bool] = False  # one record per run: --json prints it, not a list
     returns_one: ClassVar[bool] = False  # the Python function returns one record, not a list
@@ -67,14 +68,18 @@ class Evaluation:
         inspections: "Sequence[Inspection]",
     ) -> "Run":
         """All but the work itself. inspections: of the checkpoint, or of several."""
-        return getattr(self._module("run"), self.run)(inspections, data, settings)
+        return getattr(self.module("run"), self.run)(inspections, data, settings)
 
     def show(self, run: Any, results: Sequence[Result]) -> None:
         """Print the finished records for a person."""
-        self._module("page").show(run, results)
+        from skipbench.evaluations import page
 
-    def _module(self, name: str) -> Any:
-        return import_module(f"{type(self).__module__}.{name}")
+        (self.module("page") or page).show(run, results)
+
+    def module(self, name: str) -> Any:
+        """A module of its folder, imported when it is needed; None: it has no such module."""
+        path = f"{type(self).__module__}.{name}"
+        return import_module(path) if find_spec(path) else None
 
     def remarks(self, result: Result) -> list[str]:
         """Footnotes wherever the score is shown."""
@@ -91,10 +96,18 @@ class Evaluation:
         return {self.name: self.version, "transform": TRANSFORM_VERSION}
 
     @property
+    def headline(self) -> str:
+        """For lists: the first line of its package's docstring."""
+        return self._doc[0]
+
+    @property
     def summary(self) -> str:
-        """For --help: the docstring of its package, without the first line."""
-        doc = inspect.getdoc(sys.modules[type(self).__module__]) or ""
-        return f"{doc.partition(chr(10) * 2)[2]}\n\nResumable; existing records are reused."
+        """For --help: the rest of that docstring."""
+        return f"{self._doc[2]}\n\nResumable; existing records are reused."
+
+    @property
+    def _doc(self) -> tuple[str, str, str]:
+        return (inspect.getdoc(sys.modules[type(self).__module__]) or "").partition("\n\n")
 
     @property
     def has_seed(self) -> bool:

@@ -19,11 +19,13 @@ import numpy as np
 from PIL import Image
 
 from skipbench.datasets import Dataset, Item
+from skipbench.drawing.dataset_sheet import legend_of
+from skipbench.drawing.overlays import blend, paint
+from skipbench.drawing.sheet import Cell, save, sheet
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, unlike, write_whole
 from skipbench.images import ImageItem
 from skipbench.metrics.segmentation import miou_percent
-from skipbench.pictures import Cell, blend, legend_of, paint, save, sheet
 from skipbench.records import Result
 
 log = logging.getLogger("skipbench")

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skipbench.backbones.vit import Backbone
+from skipbench.datasets import Dataset
 from skipbench.engine.device import is_out_of_memory
 from skipbench.errors import OutOfMemory
 from skipbench.evaluations.base import Evaluation
@@ -27,9 +27,9 @@ from skipbench.features.source import FeatureSource
 from skipbench.features.store import model_part
 from skipbench.files import cache_folder
 from skipbench.images import Picture, padded, parse_size, size_name, target_hw
-from skipbench.pipeline import Inspection
+from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.record_store import find_result, plain_result, result_id
-from skipbench.records import DatasetFacts, FeatureSpec, Result
+from skipbench.records import FeatureSpec, Result
 
 if TYPE_CHECKING:
     from skipbench.evaluations.estimate import Estimate
@@ -66,6 +66,7 @@ class Run:
     settings: Any  # of the evaluation
     cells: list[Any]  # of `Cell`, or of a subclass
     backbone: Backbone
+    _checked = False
     always = False  # done even if all records exist: pictures are drawn again
     stage = "the evaluation"  # that may run out of memory, and what to do then
     advice = "Use another --device"
@@ -76,6 +77,11 @@ class Run:
 
     def check_data(self) -> None:
         """Before long work: whatever would otherwise be found wrong only hours later."""
+
+    def check_once(self) -> None:
+        if not self._checked:
+            self.check_data()
+            self._checked = True
 
     def open_features(self, stack: ExitStack, todo: Sequence[Any], drawn: Sequence[Any]) -> None:
         """Features of all images that these cells need, in one pass; closed with the stack."""
@@ -103,8 +109,7 @@ class Run:
 
     def estimate(self, cells: Sequence[Any]) -> "Estimate":
         """What these cells would take, from a trial on a few images: `estimate` in estimate.py."""
-        package = type(self).__module__.rpartition(".")[0]
-        return import_module(f"{package}.estimate").estimate(self, cells)
+        return self.evaluation.module("estimate").estimate(self, cells)
 
     def missing(self) -> list[Any]:
         """Cells without a record."""
@@ -143,14 +148,23 @@ class Run:
 class FeatureRun(Run):
     """A run on stored features of one checkpoint."""
 
-    stages: tuple[str, ...]  # timed after the features
-    val_facts: DatasetFacts
-    train_facts: DatasetFacts | None
+    stages: tuple[str, ...] = ("scoring",)  # timed after the features
+    train: Dataset  # only of evaluations that learn from training images
+    val: Dataset  # the scored images
 
-    def __init__(self, inspection: Inspection, settings: Any, size: str) -> None:
-        self.inspection, self.settings = inspection, settings
+    def __init__(
+        self, inspections: Sequence[Inspection], data: Sequence[Dataset], settings: Any, size: str
+    ) -> None:
+        """data: the scored split, or the training split and the scored one."""
+        self.inspection, self.settings = inspections[0], settings
+        *training, self.val = data
+        if training:
+            (self.train,) = training
+        self.splits = {"train": self.train, "val": self.val} if training else {"val": self.val}
+        self.val_facts = self.val.facts()
+        self.train_facts = self.train.facts() if training else None
         self.size = parse_size(size)
-        self.backbone = inspection.backbone(settings.precision)
+        self.backbone = self.inspection.backbone(settings.precision)
         self.tensor = "tokens_norm" if settings.norm else "tokens"
         self.layers: dict[tuple[int, ...], str] = {}
         for text in settings.layers:  # "last" and "11" may be one set
@@ -173,6 +187,32 @@ class FeatureRun(Run):
     def width(self, cell: Cell) -> int:
         """Numbers per token."""
         return self.backbone.facts.width * len(cell.blocks)
+
+    def open_features(self, stack: ExitStack, todo: Sequence[Any], drawn: Sequence[Any]) -> None:
+        spec = self.spec([*todo, *drawn])
+        log_adaptation(self.backbone, spec)
+        self.features_of = {
+            name: stack.enter_context(self.features(data.items, spec, name))
+            for name, data in self.splits.items()
+        }
+
+    @property
+    def val_features(self) -> Features:
+        return self.features_of["val"]
+
+    @property
+    def train_features(self) -> Features:
+        return self.features_of["train"]
+
+    def needs(self) -> list[Need]:
+        return self.needs_of([*self.missing(), *self.drawn()], self.splits)
+
+    def estimate(self, cells: Sequence[Any]) -> "Estimate":
+        """What these cells would take: `estimate` in estimate.py, or the features alone."""
+        from skipbench.evaluations import estimate
+
+        own = self.evaluation.module("estimate")
+        return own.estimate(self, cells) if own else estimate.of_features(self, cells)
 
     def features(self, pictures: Sequence[Picture], spec: FeatureSpec, what: str) -> Features:
         with self.timed("features"):
@@ -198,7 +238,7 @@ class FeatureRun(Run):
 
     def drawn(self) -> list[Any]:
         """Of several seeds, the first is enough to look at."""
-        first = self.settings.seeds[0]
+        first = self.cells[0].seed
         return [cell for cell in self.cells if self.settings.pictures and cell.seed == first]
 
     def identity(
@@ -229,8 +269,10 @@ class FeatureRun(Run):
     ) -> Result:
         """features: of the scored images; swept: settings that differ between cells, beside layers
         and seed."""
-        call = {**self.settings.call(), **swept, "layers": cell.layers, "seed": cell.seed}
-        call.pop("seeds", None)
+        call = {**self.settings.call(), **swept, "layers": cell.layers}
+        if self.evaluation.has_seed:
+            call["seed"] = cell.seed
+            call.pop("seeds", None)
         splits = [facts for facts in (self.val_facts, self.train_facts) if facts]
         return plain_result(
             id=cell.id,
@@ -247,14 +289,14 @@ class FeatureRun(Run):
                 "store_dtype": self.settings.store_dtype,
                 "degenerate": {c: len(features.degenerate[c]) for c in self.columns(cell)},
             },
-            protocol={**protocol, "seed": cell.seed},
+            protocol={**protocol, "seed": cell.seed if self.evaluation.has_seed else None},
             metrics=metrics,
             environment={**environment_part(self.backbone), "call": call},
             timing=timing_part(seconds, sum(facts.images for facts in splits), self.computed),
         )
 
     def label(self, what: str, cell: Cell) -> str:
-        seed = f" seed {cell.seed}" if len(self.settings.seeds) > 1 else ""
+        seed = f" seed {cell.seed}" if len({one.seed for one in self.cells}) > 1 else ""
         return f"{what} {cell.layers}{seed}"
 
     def describe(self, cell: Any) -> str:
@@ -278,15 +320,14 @@ class FeatureRun(Run):
     def needs_of(
         self,
         cells: Sequence[Any],
-        splits: Mapping[str, Sequence[Picture]],
-        check: Callable[[], object],
+        splits: Mapping[str, Dataset],
     ) -> list[Need]:
-        """splits: the images of each; nothing where features are kept in memory."""
+        """Nothing where features are kept in memory."""
         source = self.settings.source
         if not cells or source.in_memory:
             return []
         spec = self.spec(cells)
         return [
-            Need(self.backbone, pictures, spec, source, what, check)
-            for what, pictures in splits.items()
+            Need(self.backbone, data.items, spec, source, what, self.check_once)
+            for what, data in splits.items()
         ]

@@ -1,4 +1,4 @@
-"""How far a figure moves when nothing but the seed changes: the noise that `check --sigma` uses."""
+"""How much a score moves if nothing but the seed changes: the noise for `check --sigma`."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -9,12 +9,12 @@ from typing import Any
 
 from skipbench.errors import UsageError
 from skipbench.pipeline import carry_out
-from skipbench.records import Result
-from skipbench.results.baseline import name_of, named, read_baseline, write_baseline
+from skipbench.results.baseline import by_name, name_of, read_baseline, write_baseline
 from skipbench.results.check import made_alike
+from skipbench.results.entries import Entry, entries
 from skipbench.results.read import Source, read_results
-from skipbench.results.rerun import open_again
-from skipbench.results.scores import Entry, entries, only, parse_where
+from skipbench.results.rerun import reopen
+from skipbench.results.where import only, parse_where
 
 log = logging.getLogger("skipbench")
 
@@ -23,7 +23,7 @@ SEEDS = (1, 2, 3, 4)
 
 @dataclass(frozen=True)
 class Noise:
-    figure: str
+    figure: str  # name of the score
     values: tuple[float, ...]  # one for each seed
     baseline: bool  # whether it was written there
 
@@ -45,44 +45,45 @@ def calibrate(
     ckpt: str | Path | None = None,
     **places: Any,
 ) -> list[Noise]:
-    """`skipbench calibrate`: each evaluation again with other seeds; their deviation is written to
-    the baseline. What was done is kept in RESULTS/calibration.
+    """`skipbench calibrate`: run each evaluation with other seeds and write the standard deviation
+    to the baseline. New records go to RESULTS/calibration.
 
-    ckpt: where the weights lie, if not where they did; places: data_root, cache, device, …
+    ckpt: new place of the weights, if they moved; places: data_root, cache, device, …
     """
     wanted = entries(only(read_results(results), parse_where(where)))
-    known = read_baseline(Path(baseline)) if baseline else None
-    if known:
-        groups = named(wanted)
+    if baseline:
+        known, groups = read_baseline(Path(baseline)), by_name(wanted)
         lines = [line for name, line in sorted(known.figures.items()) if name in groups]
         wanted = [made_alike(line, known, groups[line.figure]) for line in lines]
     if not wanted:
-        raise UsageError("no record to calibrate" + (f" that {baseline} expects" if known else ""))
+        raise UsageError(
+            "no records to calibrate" + (f" that {baseline} expects" if baseline else "")
+        )
     noises = []
-    for place, entry in enumerate(wanted, 1):
-        log.info("%d of %d: %s", place, len(wanted), name_of(entry))
-        again = _again(entry, seeds, ckpt, places)
-        values = {f.facts["seed"]: f.value for f in entry.figures}
-        values |= {r.protocol["seed"]: float(r.metrics[r.metrics["headline"]]) for r in again}
+    for number, entry in enumerate(wanted, 1):
+        log.info("%d of %d: %s", number, len(wanted), name_of(entry))
+        values = _values(entry, seeds, ckpt, places)
         if len(values) < 2:
-            raise UsageError("give at least one seed that is not that of the record")
-        noise = Noise(name_of(entry), tuple(values.values()), known is not None)
+            raise UsageError("--seeds: give at least one seed that the record does not have")
+        noise = Noise(name_of(entry), values, baseline is not None)
         noises.append(noise)
-        if baseline and noise.baseline:
-            _write(Path(baseline), noise)  # at once: what was measured is not lost
+        if baseline:
+            _write(Path(baseline), noise)  # at once: nothing measured is lost
     return noises
 
 
-def _again(
+def _values(
     entry: Entry, seeds: Sequence[int], ckpt: str | Path | None, places: dict[str, Any]
-) -> list[Result]:
-    result, folder = entry.first.result, entry.first.stored.folder
-    done = {figure.facts["seed"] for figure in entry.figures}
-    new = [seed for seed in seeds if seed not in done]
-    if not new:
-        return []
-    out = folder / "calibration"
-    return carry_out(open_again(result, ckpt=ckpt, seeds=new, out=out, **places))
+) -> tuple[float, ...]:
+    """The scores of these seeds and of those that it has."""
+    values = {score.facts["seed"]: score.value for score in entry.scores}
+    if new := [seed for seed in seeds if seed not in values]:
+        stored = entry.first.stored
+        out = stored.folder / "calibration"
+        run = reopen(stored.result, ckpt=ckpt, seeds=new, out=out, **places)
+        for result in carry_out(run):
+            values[result.protocol["seed"]] = float(result.metrics[result.metrics["headline"]])
+    return tuple(values.values())
 
 
 def _write(path: Path, noise: Noise) -> None:

@@ -1,23 +1,21 @@
-"""The pictures on which two models differ most: image, mask, both predictions."""
+"""The images on which two models differ most: image, mask, both predictions."""
 
-import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from skipbench.datasets import Dataset
+from skipbench.drawing.dataset_sheet import legend_of
+from skipbench.drawing.sheet import Cell, save, sheet
 from skipbench.errors import UsageError
-from skipbench.evaluations.pictures import Drawing
-from skipbench.evaluations.probe.run import ProbeRun
 from skipbench.files import ensure_writable
-from skipbench.pictures import Cell, legend_of, save, sheet
-from skipbench.results.compare import Move, Paired
+from skipbench.results.paired import Move, Paired
 from skipbench.results.read import Stored
-from skipbench.results.rerun import open_again
+from skipbench.results.rerun import reopen
 from skipbench.results.scores import Score
 
-log = logging.getLogger("skipbench")
+if TYPE_CHECKING:
+    from skipbench.evaluations.pictures import Drawing
 
 
 def draw_comparison(
@@ -28,56 +26,56 @@ def draw_comparison(
     ckpts: Sequence[str | Path | None] = (None, None),
     **places: Any,
 ) -> Path:
-    """A sheet of the images that moved most. ckpts: where the weights lie, if not where they did;
-    places: data_root, cache, device, …"""
+    """A sheet of the images with the largest effect. ckpts: new places of the weights, if they
+    moved; places: data_root, cache, device, …"""
+    scores = Score(found.a[0]), Score(found.b[0])
     if any(one.counts_name != "counts" for one in (*found.a, *found.b)):
-        raise UsageError("pictures are drawn of the rate that a record was made with: no --select")
+        raise UsageError("--pictures cannot be combined with --select")
+    if not all(score.evaluation.redraws for score in scores):
+        raise UsageError(f"no pictures of {scores[0].result.evaluation} can be compared yet")
     moves = [move for move in found.moved if move.effect and move.difference][:number]
-    if found.metric != "miou" or found.a[0].result.evaluation != "probe":
-        raise UsageError(f"no pictures of {found.a[0].result.evaluation} can be compared yet")
     if not moves:
-        raise UsageError("no image moved: there is nothing to draw")
+        raise UsageError("no image differs: there is nothing to draw")
     ensure_writable(folder)
+    metric = scores[0].metric_name
     with ExitStack() as stack:
-        sides = [
-            _drawing(stored, ckpt, moves, stack, places)
-            for stored, ckpt in zip((found.a[0], found.b[0]), ckpts, strict=True)
-        ]
+        a, b = (
+            predictions(score.stored, moves, stack, ckpt=ckpt, **places)
+            for score, ckpt in zip(scores, ckpts, strict=True)
+        )
         rows, seen = [], set[int]()
         for i, move in enumerate(moves):
-            one, other = (side.draw(i) for side in sides)
+            one, other = a.draw(i), b.draw(i)
             rows.append([
                 Cell(one.image, move.name),
                 Cell(one.truth, "ground truth"),
-                Cell(one.prediction, f"A: mIoU {move.a:.1f}"),
-                Cell(other.prediction, f"B: mIoU {move.b:.1f}"),
+                Cell(one.prediction, f"A: {metric} {move.a:.1f}"),
+                Cell(other.prediction, f"B: {metric} {move.b:.1f}"),
             ])  # fmt: skip
             seen |= one.classes | other.classes
-        title = " and ".join(
-            f"{which}: {side[0].result.checkpoint['name']}, {Score(side[0]).facts['features']}"
-            for which, side in (("A", found.a), ("B", found.b))
-        )
-        path = folder / "moved.png"
-        legend = legend_of(sides[0].data, seen)
-        save(sheet(rows, legend, title=title, aligned=True), path)
+    title = " and ".join(
+        f"{letter}: {score.facts['checkpoint']}, {score.facts['features']}"
+        for letter, score in zip("AB", scores, strict=True)
+    )
+    path = folder / "moved.png"
+    save(sheet(rows, legend_of(a.data, seen), title=title, aligned=True), path)
     return path
 
 
-def _drawing(
+def predictions(
     stored: Stored,
-    ckpt: str | Path | None,
     moves: Sequence[Move],
     stack: ExitStack,
-    places: dict[str, Any],
-) -> Drawing:
-    """The record's head, and features of these images alone."""
-    result = stored.result
-    probe = open_again(result, ckpt=ckpt, seeds=[result.protocol["seed"]], in_memory=True, **places)
-    assert isinstance(probe, ProbeRun)
-    cell = probe.cells[0]
-    val: Dataset = probe.val
-    place = {name: i for i, name in enumerate(val.names)}
-    few = [val[place[move.name]] for move in moves]
-    held = probe.hold(few, probe.spec([cell]), "the images that moved most")
-    stack.enter_context(held.features)
-    return probe.drawing(cell, few, held, stored.arrays())
+    *,
+    ckpt: str | Path | None = None,
+    **places: Any,
+) -> "Drawing":
+    """The record's head on these images, with features computed for them alone."""
+    seeds = [stored.result.protocol["seed"]]
+    run: Any = reopen(stored.result, ckpt=ckpt, seeds=seeds, in_memory=True, **places)
+    place = {name: i for i, name in enumerate(run.val.names)}
+    few = [run.val[place[move.name]] for move in moves]
+    cell = run.cells[0]
+    images = run.scored_images(few, run.spec([cell]), "the images that differ most")
+    stack.enter_context(images.features)
+    return run.drawing(cell, few, images, stored.arrays())  # type: ignore[no-any-return]

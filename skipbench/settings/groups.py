@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from skipbench.errors import CheckpointError
 from skipbench.files import cache_folder, ensure_writable, missing_checkpoint
@@ -206,6 +206,24 @@ class RecordSettings(OutputSettings):
         0, help="Draw N predictions, worst and best.", parse=parsers.integer(0), panel=OUTPUT,
         metavar="N", moves=False,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSettings(CheckpointSettings, DataSettings, StoredFeatureSettings, RecordSettings):
+    """Of an evaluation of one data set on stored patch tokens: what `FeatureRun` needs."""
+
+    positional: ClassVar[tuple[str, ...]] = ("ckpt", "dataset")
+
+    dataset: str = setting(
+        help="A data set (`skipbench data list`), or folder:PATH.", parse=parsers.text,
+        panel=WHAT, metavar="NAME",
+    )  # fmt: skip
+    layers: tuple[str, ...] = setting(
+        ("last",), help="last, multiscale, last4, ibot, all, or blocks such as 2,5,-1. Repeatable: "
+        "several share one pass over the images.", parse=parsers.layer_sets, panel=WHAT,
+        metavar="BLOCKS", several=True,
+    )  # fmt: skip
+    norm: bool = setting(True, help="Leave out the final norm on the blocks' outputs.")
 
 
 def size(default: str | None, **more: Any) -> Any:

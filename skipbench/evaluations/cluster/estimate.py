@@ -13,8 +13,8 @@ TRIAL_TURNS = 5
 
 
 def estimate(run: ClusterRun, cells: Sequence[ClusterCell]) -> Estimate:
-    trial = Trial(run, run.data[:TRIAL_IMAGES], cells)
-    everything, work, held = round(trial.tokens_of_an_image * len(run.data)), 0.0, 0
+    trial = Trial(run, run.val[:TRIAL_IMAGES], cells)
+    everything, work, held = round(trial.tokens_of_an_image * len(run.val)), 0.0, 0
     for cell in cells:
         few, tokens = trial.tokens(cell), min(everything, run.most_tokens(cell))
         held = max(held, 4 * tokens * run.width(cell))
@@ -24,7 +24,7 @@ def estimate(run: ClusterRun, cells: Sequence[ClusterCell]) -> Estimate:
         per_turn = (time.monotonic() - started) / TRIAL_TURNS / len(few)
         started = time.monotonic()
         split = Split(trial.features, trial.few, run.columns(cell), None)
-        method.score(split, range(len(trial.few)), [centroids], len(run.data.classes))
-        scoring = (time.monotonic() - started) / len(trial.few) * len(run.data)
+        method.score(split, range(len(trial.few)), [centroids], len(run.val.classes))
+        scoring = (time.monotonic() - started) / len(trial.few) * len(run.val)
         work += per_turn * method.TURNS * run.settings.redo * tokens + scoring
-    return trial.estimate([run.data.items], work, held, "k-means and scoring")
+    return trial.estimate([run.val.items], work, held, "k-means and scoring")

@@ -6,9 +6,7 @@ clusters → the cluster of every pixel → clusters as classes, on the whole sp
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +14,7 @@ import torch
 from scipy.sparse import csr_array, vstack
 
 from skipbench.datasets import Dataset
+from skipbench.drawing.overlays import hues
 from skipbench.engine import vectors
 from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
@@ -27,13 +26,12 @@ from skipbench.evaluations.cluster.settings import CLASSES, ClusterSettings
 from skipbench.evaluations.data import check_labelled
 from skipbench.evaluations.resume import Arrays, in_chunks
 from skipbench.evaluations.run import Arrays as RecordArrays
-from skipbench.evaluations.run import Cell, FeatureRun, Need
+from skipbench.evaluations.run import Cell, FeatureRun
 from skipbench.evaluations.sampling import even_shares, randomness
 from skipbench.evaluations.segmentation.images import Split
 from skipbench.evaluations.segmentation.linear import TokenMap, normalised
 from skipbench.evaluations.segmentation.scores import figures
-from skipbench.pictures import hues
-from skipbench.pipeline import Inspection, log_adaptation
+from skipbench.pipeline import Inspection
 from skipbench.record_store import read_arrays
 from skipbench.records import Result
 
@@ -83,18 +81,16 @@ class ClusterRun(FeatureRun):
     def __init__(
         self, inspections: Sequence[Inspection], data: Sequence[Dataset], settings: ClusterSettings
     ) -> None:
-        super().__init__(inspections[0], settings, settings.size)
-        (self.data,) = data
-        self.val_facts, self.train_facts = self.data.facts(), None
+        super().__init__(inspections, data, settings, settings.size)
         self.gpus = vectors.gpus(self.backbone.device)
         numbers: dict[int, str | int] = {}
         for given in settings.clusters:
-            count = len(self.data.classes) if given == CLASSES else int(given)
-            numbers.setdefault(count, CLASSES if count == len(self.data.classes) else count)
+            count = len(self.val.classes) if given == CLASSES else int(given)
+            numbers.setdefault(count, CLASSES if count == len(self.val.classes) else count)
         most = max(numbers)
         if settings.sample < most:
             raise UsageError(f"--sample {settings.sample}: fewer tokens than clusters ({most:,})")
-        if (tokens := self.tokens_of(self.data.items, most)) < most:
+        if (tokens := self.tokens_of(self.val.items, most)) < most:
             raise UsageError(f"{most:,} clusters of {tokens:,} tokens: use fewer --clusters")
         self.cells = [
             self._cell(blocks, text, seed, count, asked)
@@ -111,7 +107,7 @@ class ClusterRun(FeatureRun):
         return ClusterCell(identity, layers, blocks, seed, clusters, asked)
 
     def _protocol(self, clusters: int, asked: str | int) -> dict[str, Any]:
-        return written.protocol_part(self.settings, clusters, asked, len(self.data.classes))
+        return written.protocol_part(self.settings, clusters, asked, len(self.val.classes))
 
     def describe(self, cell: ClusterCell) -> str:
         return f"{super().describe(cell)}, {clusters_words(cell.clusters)}"
@@ -120,18 +116,7 @@ class ClusterRun(FeatureRun):
         yield from self.grouped_by(lambda cell: cell.blocks)
 
     def check_data(self) -> None:
-        check_labelled(self.data)
-
-    def open_features(
-        self, stack: ExitStack, todo: Sequence[ClusterCell], drawn: Sequence[ClusterCell]
-    ) -> None:
-        spec = self.spec([*todo, *drawn])
-        log_adaptation(self.backbone, spec)
-        self.val_features = stack.enter_context(self.features(self.data.items, spec, "val"))
-
-    def needs(self) -> list[Need]:
-        wanted = [*self.missing(), *self.drawn()]
-        return self.needs_of(wanted, {"val": self.data.items}, cache(self.check_data))
+        check_labelled(self.val)
 
     def compute(
         self, cells: Sequence[ClusterCell]
@@ -169,7 +154,7 @@ class ClusterRun(FeatureRun):
 
     def sample(self, cell: ClusterCell) -> np.ndarray:
         """(tokens, width) float32 of length 1: all, or as many from each image, by the seed."""
-        tokens = sum(map(self.val_features.plan.tokens, range(len(self.data))))
+        tokens = sum(map(self.val_features.plan.tokens, range(len(self.val))))
         most = self.most_tokens(cell)
         seed = None if tokens <= most else cell.seed
         if self._sampled is None or self._sampled[0] != (cell.blocks, seed):
@@ -180,7 +165,7 @@ class ClusterRun(FeatureRun):
         return self._sampled[1]
 
     def _read(self, cell: Cell, most: int, seed: int | None) -> np.ndarray:
-        images = range(len(self.data))
+        images = range(len(self.val))
         counts = np.array([self.val_features.plan.tokens(image) for image in images])
         kept = counts if seed is None else counts.clip(max=even_shares(most, len(images), seed))
         tokens = np.empty((kept.sum(), self.width(cell)), np.float32)
@@ -201,16 +186,16 @@ class ClusterRun(FeatureRun):
         """Pixels by image, cluster and class; one pass over the images for all cells, which have
         the same number of clusters."""
         chunks = {cell.id: self.chunks(cell) for cell in cells}
-        split, classes = self.split(cells[0]), len(self.data.classes)
+        split, classes = self.split(cells[0]), len(self.val.classes)
         label = f"{clusters_words(cells[0].clusters)}, {cells[0].layers}"
-        with progress(label, len(self.data)) as advance, self.timed("scoring"):
+        with progress(label, len(self.val)) as advance, self.timed("scoring"):
 
             def work(numbers: Sequence[int], names: Sequence[str]) -> dict[str, Arrays]:
                 centroids = [made[name].centroids for name in names]
                 found = method.score(split, numbers, centroids, classes, advance)
                 return {name: _parts(pairs) for name, pairs in zip(names, found, strict=True)}
 
-            parts = in_chunks(chunks, len(self.data), work, advance, self.settings.force)
+            parts = in_chunks(chunks, len(self.val), work, advance, self.settings.force)
         for cell in cells:
             size = cell.clusters * classes
             yield cell, csr_array(vstack([_joined(part, size) for part in parts[cell.id]]))
@@ -220,17 +205,17 @@ class ClusterRun(FeatureRun):
         self.training_state(cell).forget()
 
     def split(self, cell: Cell) -> Split:
-        return Split(self.val_features, self.data, self.columns(cell), None)
+        return Split(self.val_features, self.val, self.columns(cell), None)
 
     def _record(
         self, cell: ClusterCell, made: Clustering, pairs: csr_array, before: Mapping[str, float]
     ) -> tuple[Result, RecordArrays]:
-        classes = len(self.data.classes)
+        classes = len(self.val.classes)
         pixels = np.asarray(pairs.sum(0)).reshape(cell.clusters, classes)
         matching = method.match(pixels)
         counts = method.matched_counts(pairs, matching, classes)
         metrics = {
-            **figures(counts, self.data.classes),
+            **figures(counts, self.val.classes),
             "clusters": cell.clusters,
             "clusters_used": int((pixels.sum(1) > 0).sum()),
             "classes_found": len(np.unique(matching[pixels.sum(1) > 0])),
@@ -262,7 +247,7 @@ class ClusterRun(FeatureRun):
             (clusters,) = method.nearest_centroid(tokens, size_hw, [arrays["centroids"]])
             return arrays["matching"][clusters], {"clusters": colours[clusters]}
 
-        drawing = Drawing(self.data, self.data, predict, arrays["counts"])
+        drawing = Drawing(self.val, self.val, predict, arrays["counts"])
         how = f"{cell.layers}, {clusters_words(cell.clusters)}, seed {cell.seed}"
         draw_record(self.settings.out / result.id, drawing, self.settings.pictures, result, how)
 

@@ -20,7 +20,7 @@ from skipbench.evaluations.segmentation.linear import TokensAndMasks, normalised
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.metrics.segmentation import class_counts
 
-QUERIES = 4096  # that are sought at once, or those of one image
+QUERIES = 4096
 
 # As many neighbours are sought as the next of these, so that one search serves several k.
 SOUGHT = (30, 100, 300, 1024)
@@ -98,8 +98,12 @@ def score(
     labels: csr_array,
     votes: Sequence[Vote],
     advance: Callable[[int], None] = lambda n: None,
+    at_once: int = QUERIES,
 ) -> np.ndarray:
-    """(images, votes, 3, classes) int32: `class_counts` of each image."""
+    """(images, votes, 3, classes) int32: `class_counts` of each image.
+
+    at_once: queries of a search; more, if one image has more.
+    """
     classes = labels.shape[1]
     counts = np.zeros((len(numbers), len(votes), 3, classes), np.int32)
 
@@ -107,7 +111,7 @@ def score(
         return normalised(images.tokens(image)), images.mask(image), images.grid(image)
 
     row = 0
-    for group in _groups(ahead(read, numbers, most=4)):
+    for group in _groups(ahead(read, numbers, most=4), at_once):
         queries = np.concatenate([tokens for tokens, _, _ in group])
         found, start = Votes(queries, index, labels, votes), 0
         for tokens, mask, grid in group:
@@ -121,14 +125,14 @@ def score(
 
 
 def _groups(
-    images: Iterator[tuple[np.ndarray, np.ndarray, Grid]],
+    images: Iterator[tuple[np.ndarray, np.ndarray, Grid]], at_once: int
 ) -> Iterator[list[tuple[np.ndarray, np.ndarray, Grid]]]:
     """Images that are sought together."""
     group, queries = [], 0
     for image in images:
         group.append(image)
         queries += len(image[0])
-        if queries >= QUERIES:
+        if queries >= at_once:
             yield group
             group, queries = [], 0
     if group:

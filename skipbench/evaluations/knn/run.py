@@ -6,9 +6,8 @@ of every validation token (one search for all k and temperatures) → scores →
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,11 +24,11 @@ from skipbench.evaluations.knn.settings import KnnSettings
 from skipbench.evaluations.knn.storage import Storage, choose_storage
 from skipbench.evaluations.resume import Arrays, in_chunks
 from skipbench.evaluations.run import Arrays as RecordArrays
-from skipbench.evaluations.run import Cell, FeatureRun, Need
+from skipbench.evaluations.run import Cell, FeatureRun
 from skipbench.evaluations.segmentation.images import Split
 from skipbench.evaluations.segmentation.linear import normalised
 from skipbench.evaluations.segmentation.scores import figures
-from skipbench.pipeline import Inspection, log_adaptation
+from skipbench.pipeline import Inspection
 from skipbench.record_store import read_arrays
 from skipbench.records import Result
 
@@ -58,9 +57,7 @@ class KnnRun(FeatureRun):
     def __init__(
         self, inspections: Sequence[Inspection], data: Sequence[Dataset], settings: KnnSettings
     ) -> None:
-        super().__init__(inspections[0], settings, settings.size)
-        self.train, self.val = data
-        self.train_facts, self.val_facts = self.train.facts(), self.val.facts()
+        super().__init__(inspections, data, settings, settings.size)
         self.gpus = vectors.gpus(self.backbone.device)
         self.cells = [
             self._cell(blocks, text, seed, vote)
@@ -100,19 +97,9 @@ class KnnRun(FeatureRun):
         if max(self.settings.k) > self.most_tokens:
             log.warning("k %d exceeds the bank: all of it votes", max(self.settings.k))
 
-    def open_features(
-        self, stack: ExitStack, todo: Sequence[KnnCell], drawn: Sequence[KnnCell]
-    ) -> None:
-        spec = self.spec([*todo, *drawn])
-        log_adaptation(self.backbone, spec)
-        self.train_features = stack.enter_context(self.features(self.train.items, spec, "train"))
-        self.val_features = stack.enter_context(self.features(self.val.items, spec, "val"))
-        self.memory = Memory(self)
-
-    def needs(self) -> list[Need]:
-        wanted = [*self.missing(), *self.drawn()]
-        splits = {"train": self.train.items, "val": self.val.items}
-        return self.needs_of(wanted, splits, cache(lambda: check_masks(self.train, self.val)))
+    @cached_property
+    def memory(self) -> Memory:
+        return Memory(self)
 
     def _memory_of(self, cell: KnnCell) -> Remembered:
         """The bank that the cells of one group share; one at a time is kept."""

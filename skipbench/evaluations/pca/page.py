@@ -27,7 +27,7 @@ def show(run: "PcaRun", results: "Sequence[Result]") -> None:
     console.print(f"\npictures: {settings.out}/sheet.png, sheet.pdf and one for each image",
                   markup=False)  # fmt: skip
     if any(len(model.blocks) > 1 for model in run.models):
-        console.print(f"curves: {settings.out}/curves.png", markup=False)
+        console.print(f"curves: {settings.out}/curves.png, curves.pdf, curves.svg", markup=False)
     console.print(f"figures: {settings.out}/figures.csv", markup=False)
     for result in results:
         console.print(f"record: {settings.out}/{result.id}.json", markup=False)

@@ -5,7 +5,7 @@ OUT/NAME/IMAGE.png                 each picture by itself, at the size of the im
 OUT/NAME/IMAGE_block7.png …        the same, of several blocks
 OUT/NAME/blocks/sheet.png, .pdf    and these in columns, a row for each image
 OUT/NAME/components4-6/IMAGE.png   the same of further components
-OUT/curves.png, figures.csv        what pictures are like, in numbers
+OUT/curves.png, .pdf, .svg         the numbers over blocks; figures.csv has all of them
 OUT/<id>/tiles/                    the first pictures, for the report's page
 """
 
@@ -15,12 +15,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from PIL import Image
 
+from skipbench.drawing.contact_sheet import Row, contact_sheet, save_contact_sheet
+from skipbench.drawing.curves import KINDS, save_curves
+from skipbench.drawing.sheet import save
 from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
 from skipbench.evaluations.pca.method import FLAT, colours, limits, resampled
@@ -29,8 +33,6 @@ from skipbench.evaluations.pca.settings import MARK
 from skipbench.evaluations.pictures import file_names, save_tile, write_tiles
 from skipbench.files import ensure_writable, unlike, write_csv, write_whole
 from skipbench.images import read_image
-from skipbench.pictures import save
-from skipbench.plates import Row, chart, pages, save_pages
 
 if TYPE_CHECKING:
     from skipbench.evaluations.pca.model import Model, Painted
@@ -41,7 +43,8 @@ log = logging.getLogger("skipbench")
 TILES = 12
 BACKGROUND = 0.0  # black, as in DINOv2's figures
 FILES = (".png", ".pdf", ".csv", ".json", ".npz")
-WRITTEN = ("sheet.png", "sheet.pdf", "figures.csv", "curves.png")
+CURVES = tuple(f"curves.{kind}" for kind in KINDS)
+WRITTEN = ("sheet.png", "sheet.pdf", "figures.csv", *CURVES)
 WRITERS, WAITING = 2, 8  # threads that write pictures, and pictures that wait for them
 
 
@@ -132,12 +135,13 @@ class Folder:
         sheets = [self._by_checkpoint(), *self._by_block()]
         with progress("sheets", len(sheets), "sheets") as advance:
             for stem, titles, columns, note in sheets:
-                save_pages(pages(["image", *titles], self._rows(columns), note=note), stem)
+                pages = contact_sheet(["image", *titles], self._rows(columns), note=note)
+                save_contact_sheet(pages, stem)
                 advance(1)
-        curves = self.out / "curves.png"
-        curves.unlink(missing_ok=True)  # nothing of an earlier run stands for this one
+        for name in CURVES:
+            (self.out / name).unlink(missing_ok=True)  # of an earlier run
         if len(sheets) > 1:
-            save(chart(panels(self.run)), curves)
+            save_curves(panels(self.run), self.out / "curves")
         write_csv(self.out / "figures.csv", table(self.run))
 
     def _by_checkpoint(self) -> Sheet:
@@ -153,7 +157,7 @@ class Folder:
         for number, model in enumerate(self.run.models):
             folder = self.run.folders[number] / "blocks"
             if folder.is_dir():
-                save_pages([], folder / "sheet")  # those of an earlier run go
+                save_contact_sheet([], folder / "sheet")  # removes those of an earlier run
             if len(model.blocks) > 1:
                 ensure_writable(folder)
                 columns = [(number, place) for place in range(len(model.blocks))]
@@ -163,7 +167,7 @@ class Folder:
     def _rows(self, columns: Sequence[tuple[int, int]]) -> Iterator[Row]:
         for image, item in enumerate(self.run.data):
             drawn = [self.path(number, place, image) for number, place in columns]
-            yield Row(item.name, [item.read, *drawn])
+            yield Row(item.name, [item.read, *(partial(read_image, path) for path in drawn)])
 
     def _note(self, columns: Sequence[tuple[int, int]]) -> str:
         """How the pictures were made, and how much of the variance they show."""

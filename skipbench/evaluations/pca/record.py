@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skipbench.drawing.curves import Curve, Panel
 from skipbench.evaluations.pca import EVALUATION
 from skipbench.evaluations.pca.method import HIGH, LOW
 from skipbench.evaluations.pca.settings import PcaSettings
@@ -19,7 +20,6 @@ from skipbench.features.store import model_part
 from skipbench.images import parse_size, size_name
 from skipbench.metrics.intervals import METHOD, RESAMPLES, resample_weights
 from skipbench.metrics.means import counts_of, mean_percent
-from skipbench.plates import Curve, Panel
 from skipbench.record_store import plain_result, result_id
 from skipbench.records import Result
 

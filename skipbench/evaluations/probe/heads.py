@@ -21,8 +21,8 @@ START_DEVIATION = 0.01
 SMALLEST_DEVIATION = 1e-6  # a channel that varies less carries nothing, and is not blown up
 NORM_EPSILON = 1e-5
 NORM_MOMENTUM = 0.1
-LOGITS_AT_ONCE = 400_000  # of pixels: such a part stays in the cache of a core
-ROWS_AT_ONCE = 16_000_000  # numbers in the logits of tokens
+LOGITS_AT_ONCE = 400_000  # such a part stays in the cache of a core
+ROWS_AT_ONCE = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,15 @@ class Heads:
         optimiser: Optimiser,
         seed: int,
         normalisation: Normalisation = "standardise",
+        logits_at_once: int = LOGITS_AT_ONCE,
+        rows_at_once: int = ROWS_AT_ONCE,
     ) -> None:
         """mean, deviation: (channels,) of the training tokens, on the device to compute on.
-        With batch norm they are where its running statistics begin."""
+        With batch norm they are where its running statistics begin.
+        logits_at_once: of pixels; rows_at_once: numbers in the logits of tokens."""
         self.classes, self.heads, self.optimiser = classes, len(rates), optimiser
         self.normalisation = normalisation
+        self.logits_at_once, self.rows_at_once = logits_at_once, rows_at_once
         device, channels = mean.device, len(mean)
         self.mean, self.deviation = mean.clone(), deviation.clone()
         self.rates = torch.tensor(rates, device=device)
@@ -94,12 +98,12 @@ class Heads:
         loss = torch.zeros(self.heads, device=device)
         slope = torch.zeros_like(weight), torch.zeros_like(bias)
         normalise = self._normaliser(statistics)
-        for group in _groups([len(t) for t in tokens], ROWS_AT_ONCE // weight.shape[1]):
+        for group in _groups([len(t) for t in tokens], self.rows_at_once // weight.shape[1]):
             inputs = normalise(torch.cat(list(tokens[group])).to(device).float())
             slopes = torch.addmm(bias, inputs, weight)  # logits, in which their slopes are written
             start = 0
             for drawn, share in zip(pixels[group], shares[group], strict=True):
-                for sample in drawn.samples(LOGITS_AT_ONCE // weight.shape[1]):
+                for sample in drawn.samples(self.logits_at_once // weight.shape[1]):
                     stop = start + 4 * len(sample.labels)
                     loss += share * self._to_slopes(sample.to(device), slopes[start:stop])
                     slopes[start:stop] *= share.repeat_interleave(self.classes)

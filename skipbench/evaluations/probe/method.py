@@ -20,7 +20,7 @@ from skipbench.errors import NumbersError
 from skipbench.evaluations.prefetch import ahead
 from skipbench.evaluations.probe.heads import Heads
 from skipbench.evaluations.probe.protocols import Protocol
-from skipbench.evaluations.probe.training import Images, statistics, train
+from skipbench.evaluations.probe.training import DRAWN_BYTES, Images, statistics, train
 from skipbench.evaluations.sampling import randomness
 from skipbench.evaluations.segmentation.linear import ImageTokens, predict
 from skipbench.evaluations.segmentation.scores import by_class, of_counts
@@ -74,6 +74,7 @@ def fit(
     device: torch.device | str = "cpu",
     state: Mapping[str, Tensor] | None = None,
     after_epoch: Callable[[int, dict[str, Tensor], Sequence[float]], None] | None = None,
+    drawn_bytes: int = DRAWN_BYTES,
 ) -> Trained:
     """Train all heads.
 
@@ -111,7 +112,7 @@ def fit(
 
     train(
         heads, images_at, course, counted if held_out else None,
-        begun=begun, fresh=protocol.views != "whole", after_epoch=note,
+        begun=begun, fresh=protocol.views != "whole", after_epoch=note, drawn_bytes=drawn_bytes,
     )  # fmt: skip
     weight, bias, finite = _harmless(*heads.folded(), classes)
     if not any(finite[: len(protocol.rates)]):

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -47,9 +46,7 @@ class ProbeRun(FeatureRun):
         self, inspections: Sequence[Inspection], data: Sequence[Dataset], settings: ProbeSettings
     ) -> None:
         self.protocol = settings.resolved
-        super().__init__(inspections[0], settings, self.protocol.size)
-        self.train, self.val = data
-        self.train_facts, self.val_facts = self.train.facts(), self.val.facts()
+        super().__init__(inspections, data, settings, self.protocol.size)
         self.cells = [self._cell(blocks, text, seed) for blocks, text in self.layers.items()
                       for seed in settings.seeds]  # fmt: skip
 
@@ -69,12 +66,11 @@ class ProbeRun(FeatureRun):
 
     def needs(self) -> list[Need]:
         """Crops and windows cannot be shared."""
-        todo, check = self.missing(), cache(self.check_data)
-        found = []
+        todo, found = self.missing(), []
         if todo and self.protocol.views == "whole":
-            found += self.needs_of(todo, {"train": self.train.items}, check)
+            found += self.needs_of(todo, {"train": self.train})
         if todo and self.protocol.window is None:
-            found += self.needs_of(self.drawn() or todo, {"val": self.val.items}, check)
+            found += self.needs_of(self.drawn() or todo, {"val": self.val})
         return found
 
     # -- features

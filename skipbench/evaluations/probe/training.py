@@ -16,7 +16,7 @@ from skipbench.evaluations.probe.protocols import Course
 from skipbench.evaluations.sampling import randomness
 from skipbench.evaluations.segmentation.pixels import Drawn, Grid, LabelledPixels
 
-MOST_DRAWN = 400_000_000  # bytes of drawn pixels kept for coming epochs
+DRAWN_BYTES = 400_000_000  # of drawn pixels kept for coming epochs, at most
 
 
 class Images(Protocol):
@@ -39,10 +39,10 @@ class Draws:
     A mask is decoded once for as many epochs as fit in memory.
     """
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: Course, drawn_bytes: int = DRAWN_BYTES) -> None:
         self.course = course
         self.bytes_each = 5 * (course.pixels or 0) + 1000  # of an image and epoch
-        self.ahead = max(1, MOST_DRAWN // (course.images * self.bytes_each))  # epochs
+        self.ahead = max(1, drawn_bytes // (course.images * self.bytes_each))  # epochs
         self._drawn: dict[tuple[int, int], Drawn] = {}
 
     def most_bytes(self) -> int:
@@ -81,13 +81,14 @@ def train(
     begun: int = 0,
     fresh: bool = False,
     after_epoch: Callable[[int, Tensor], None] = lambda epoch, loss: None,
+    drawn_bytes: int = DRAWN_BYTES,
 ) -> None:
     """From epoch `begun` to the end.
 
     images_at: the images of an epoch. counted: (images, heads) bool, whether a head learns from an
     image. after_epoch: called with the epoch and the mean loss of each head in it.
     """
-    draws = Draws(course)
+    draws = Draws(course, drawn_bytes)
     whole = heads.normalisation == "batch norm"
     for epoch in range(begun, course.epochs):
         load = partial(_load, images_at(epoch), draws, epoch, fresh, whole)

@@ -20,17 +20,20 @@ from torch import Tensor
 
 # Items with up to so many candidates are compared together, padded to that number.
 GROUPS = (2, 3, 4, 6, 8, 12, 16, *(2**n for n in range(5, 16)))
-# Numbers in the largest tensor; uncertain cells are taken in parts that keep to it at the worst.
 AT_ONCE = 2**24
 
 
 def class_map(
-    logits: Tensor, size_hw: tuple[int, int], extent_hw: tuple[float, float] | None = None
+    logits: Tensor,
+    size_hw: tuple[int, int],
+    extent_hw: tuple[float, float] | None = None,
+    at_once: int = AT_ONCE,
 ) -> Tensor:
     """(heads, classes, height, width) finite logits → (heads, *size_hw) classes, uint8 where that
     is enough for their number, else int16.
 
     extent_hw: how many tokens the picture covers, if padded on the right and at the bottom.
+    at_once: numbers in the largest tensor; uncertain cells are split so that none is larger.
     """
     heads, classes, height, width = logits.shape
     extent = extent_hw or (height, width)
@@ -43,9 +46,10 @@ def class_map(
     names = torch.uint8 if classes <= 256 else torch.int16
     blocks = winners[0].to(names)[:, None, None].repeat(1, right.most, down.most)
     uncertain = (winners.amin(0) != winners.amax(0)).nonzero()[:, 0]
-    for cells in _parts(uncertain, 2 * right.most * classes):
+    for cells in _parts(uncertain, at_once // (2 * right.most * classes)):
         candidates = _candidates(cells, tokens, corners[:, cells], winners[:, cells], names)
-        _fill_columns(blocks, _fill_cells(blocks, candidates, right), down, width + 1)
+        columns = _fill_cells(blocks, candidates, right, at_once)
+        _fill_columns(blocks, columns, down, width + 1, at_once)
     # (heads, height + 1, columns, rows): blocks side by side, only of the columns there are
     side_by_side = blocks.view(heads, height + 1, -1, down.most).index_select(2, right.place)
     stacked = side_by_side.transpose(2, 3).reshape(heads, -1, size_hw[1])
@@ -60,7 +64,7 @@ class _Candidates:
     name: Tensor  # (candidates,) uint8 or int16: the class
     ends: Tensor  # (4 or 2, candidates): its logits at the corners, or ends, of the item
 
-    def groups(self, pixels: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def groups(self, pixels_at_once: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Items (n,), names (most, n) and ends (4 or 2, most, n) of items with about as many."""
         items, count = self.item.unique_consecutive(return_counts=True)
         last = count.cumsum(0) - 1
@@ -68,7 +72,7 @@ class _Candidates:
         for most in GROUPS:
             number = torch.arange(most, device=items.device)[:, None]
             members = ((count > fewer) & (count <= most)).nonzero()[:, 0]
-            for part in _parts(members, most * pixels):
+            for part in _parts(members, pixels_at_once // most):
                 # Where there are fewer, the last is repeated: it is not better than itself.
                 slots = (last[part] - count[part] + 1 + number).minimum(last[part]).view(-1)
                 names = self.name.index_select(0, slots).view(most, -1)
@@ -94,10 +98,12 @@ def _candidates(
     return _Candidates(cells[cell[kept]], name[kept].to(names), mine.index_select(1, kept))
 
 
-def _fill_cells(blocks: Tensor, candidates: _Candidates, right: "_Axis") -> _Candidates:
+def _fill_cells(
+    blocks: Tensor, candidates: _Candidates, right: "_Axis", at_once: int
+) -> _Candidates:
     """Fills each column with the winner of its upper end; those left have another at the lower."""
     items, names, values = [], [], []
-    for cell, name, corners in candidates.groups(2 * right.most):
+    for cell, name, corners in candidates.groups(at_once // (2 * right.most)):
         share = right.shares(cell % len(right.share))  # (columns, n)
         left, beside = corners.view(2, 2, *name.shape)[:, :, :, None].unbind(1)
         ends = left * (1 - share) + beside * share  # (2, most, columns, n)
@@ -114,10 +120,12 @@ def _fill_cells(blocks: Tensor, candidates: _Candidates, right: "_Axis") -> _Can
     return _Candidates(torch.cat(items), torch.cat(names), torch.cat(values, 1))
 
 
-def _fill_columns(blocks: Tensor, candidates: _Candidates, down: "_Axis", across: int) -> None:
+def _fill_columns(
+    blocks: Tensor, candidates: _Candidates, down: "_Axis", across: int, at_once: int
+) -> None:
     """Fills columns pixel by pixel; across: cells beside each other."""
     columns = blocks.view(-1, blocks.shape[2])
-    for column, name, ends in candidates.groups(down.most):
+    for column, name, ends in candidates.groups(at_once // down.most):
         share = down.shares(column // (blocks.shape[1] * across) % len(down.share))  # (rows, n)
         upper, lower = ends[:, :, None]
         best = _first_best(upper * (1 - share) + lower * share)
@@ -135,10 +143,9 @@ def _first_best(values: Tensor) -> Tensor:
     return best.long()
 
 
-def _parts(items: Tensor, numbers: int) -> Iterator[Tensor]:
-    """numbers: that each item needs."""
+def _parts(items: Tensor, most: int) -> Iterator[Tensor]:
     if len(items):
-        yield from items.split(max(1, AT_ONCE // numbers))
+        yield from items.split(max(1, most))
 
 
 def _corners(heads: int, height: int, width: int, device: torch.device) -> Tensor:

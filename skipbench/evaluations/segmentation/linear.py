@@ -47,10 +47,15 @@ class ImageTokens:
 
 
 def predict(
-    seen: ImageTokens, size_hw: tuple[int, int], weight: Tensor, bias: Tensor, classes: int
+    seen: ImageTokens,
+    size_hw: tuple[int, int],
+    weight: Tensor,
+    bias: Tensor,
+    classes: int,
+    heads_at_once: int = HEADS_AT_ONCE,
 ) -> Iterator[np.ndarray]:
     """For each head, (*size_hw): the class of every pixel."""
-    at_once = HEADS_AT_ONCE if seen.windows_of_hw is None else 1
+    at_once = heads_at_once if seen.windows_of_hw is None else 1
     for start in range(0, len(bias), at_once * classes):
         columns = slice(start, start + at_once * classes)
         maps = [_logits(part, weight[:, columns], bias[columns], classes) for part in seen.parts]

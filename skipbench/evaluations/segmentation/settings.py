@@ -1,36 +1,23 @@
 """Settings that probe, knn and cluster share."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from skipbench.settings import parsers, setting
 from skipbench.settings.declaration import DATA, WHAT
-from skipbench.settings.groups import (
-    CheckpointSettings,
-    DataSettings,
-    RecordSettings,
-    StoredFeatureSettings,
-)
+from skipbench.settings.groups import TokenSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentationSettings(CheckpointSettings, DataSettings, StoredFeatureSettings, RecordSettings):
-    positional: ClassVar[tuple[str, ...]] = ("ckpt", "dataset")
-
+class SegmentationSettings(TokenSettings):
     dataset: str = setting(
         help="voc, ade20k, cocostuff, voc07, folder:PATH or shapes.", parse=parsers.text,
         panel=WHAT, metavar="NAME",
-    )  # fmt: skip
-    layers: tuple[str, ...] = setting(
-        ("last",), help="last, multiscale, last4, ibot, all, or blocks such as 2,5,-1. Repeatable: "
-        "several share one pass over the images.", parse=parsers.layer_sets, panel=WHAT,
-        metavar="BLOCKS", several=True,
     )  # fmt: skip
     classes: int | None = setting(
         None, help="COCO-Stuff: 171 classes, or 27 coarse ones.", parse=parsers.integer(1),
         panel=DATA, metavar="N", default_text="171",
     )  # fmt: skip
-    norm: bool = setting(True, help="Leave out the final norm on the blocks' outputs.")
     seeds: tuple[int, ...] = setting(
         (0,), help="Random seeds, such as 0,1,2.", parse=parsers.integers(0), metavar="N,N",
         flags=("--seeds", "--seed"),

@@ -15,6 +15,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from skipbench.datasets import Item
+from skipbench.drawing.overlays import Colour, blend, paint
+from skipbench.drawing.sheet import Cell, save, sheet
 from skipbench.engine.progress import progress
 from skipbench.evaluations.pictures import (
     MOST_ON_SHEET,
@@ -28,7 +30,6 @@ from skipbench.evaluations.tokencut.record import CORNERS, reported
 from skipbench.evaluations.tokencut.scores import Seen, ious_by_image, true_boxes
 from skipbench.files import ensure_writable, write_csv
 from skipbench.images import IGNORED, ImageItem, Picture
-from skipbench.pictures import Cell, Colour, blend, paint, save, sheet
 from skipbench.record_store import read_arrays
 
 if TYPE_CHECKING:

@@ -11,8 +11,6 @@ from math import ceil, floor, log10
 
 from markupsafe import Markup, escape
 
-from skipbench.plates.axes import MOST_TICKS, ticks
-
 WIDTH, HEIGHT = 380, 236
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 12, 42  # margins around the plot
 VARIANTS = ("skip", "skipless")
@@ -20,6 +18,7 @@ VARIANTS = ("skip", "skipless")
 Interval = tuple[float, float]
 Place = Callable[[float], float]  # where a number lies, in pixels
 
+MOST_TICKS = 7
 DASHES = ("", "6 3", "2 3", "9 3 2 3")
 SHAPES = (
     "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",  # circle, square, triangle, diamond
@@ -66,6 +65,15 @@ def known(variant: object) -> str:
 
 
 # -- axes
+
+
+def ticks(low: float, high: float, most: int = MOST_TICKS) -> tuple[float, ...]:
+    """At most so many round numbers in the range, in steps of 1, 2 or 5 times a power of ten."""
+    rough = (high - low) / most
+    power = 10.0 ** floor(log10(rough))
+    step = next(size * power for size in (1, 2, 5, 10) if size * power >= rough * (1 - 1e-9))
+    first, last = ceil(low / step - 1e-9), floor(high / step + 1e-9)
+    return tuple(float(f"{i * step:.12g}") for i in range(first, last + 1))
 
 
 def y_axis(label: str, lines: Iterable[Line]) -> Axis:

@@ -1,0 +1,90 @@
+"""`skipbench manual [TOPIC]`: the pages of skipbench/manual in the terminal."""
+
+import os
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skipbench import manual as pages
+from skipbench.console import page, plain_table
+
+if TYPE_CHECKING:
+    from rich.markdown import Markdown
+
+WIDTH = 100  # of the text; longer lines are hard to read
+
+
+def add_to(app: typer.Typer) -> None:
+    from skipbench.cli.app import ending_well
+
+    app.command("manual")(ending_well(manual))
+
+
+def complete_topic(incomplete: str) -> list[tuple[str, str]]:
+    return [pair for pair in pages.topics().items() if pair[0].startswith(incomplete)]
+
+
+def manual(
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            help="Page to show; without it, all topics are listed.", autocompletion=complete_topic
+        ),
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the page as Markdown.")] = False,
+) -> None:
+    """Show the manual, one page per topic."""
+    if topic is None:
+        list_topics()
+    elif raw:
+        typer.echo(pages.read_page(topic), nl=False)
+    else:
+        show_page(pages.read_page(topic))
+
+
+def list_topics() -> None:
+    table = plain_table(show_header=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for topic, summary in pages.topics().items():
+        table.add_row(topic, summary)
+    console = page(highlight=False)
+    console.print(table)
+    console.print("\nShow a page: skipbench manual TOPIC")
+
+
+def show_page(text: str) -> None:
+    console = page()
+    console.width = min(console.width, WIDTH)
+    os.environ.setdefault("LESS", "FRX")  # colours; no paging if it fits on the screen
+    with console.pager(styles=True) if sys.stdout.isatty() else nullcontext():
+        console.print(_rendered(pages.for_terminal(text)), crop=False)
+
+
+def _rendered(text: str) -> "Markdown":
+    """Headings on the left; code without line breaks of its own."""
+    from rich.markdown import CodeBlock, Heading, Markdown
+    from rich.text import Text
+
+    class LeftHeading(Heading):
+        def __rich_console__(self, console: Any, options: Any) -> Any:
+            self.text.justify = "left"
+            yield self.text
+
+    class UnbrokenCode(CodeBlock):
+        def __rich_console__(self, console: Any, options: Any) -> Any:
+            code = str(self.text).rstrip("\n")
+            for line in code.split("\n"):
+                yield Text(
+                    f"  {line}", style="markdown.code_block", no_wrap=True, overflow="ignore"
+                )
+
+    class Page(Markdown):
+        elements = {
+            **Markdown.elements,
+            "heading_open": LeftHeading, "fence": UnbrokenCode, "code_block": UnbrokenCode,
+        }  # fmt: skip
+
+    return Page(text, hyperlinks=False)
