@@ -129,10 +129,10 @@ def json_load(path: Path) -> dict[str, float]:
 
 
 def open_json(path: Path) -> dict[str, float]:
-    from skipbench.datasets.common.coco_annotations import LazyIndex
+    from skipbench.datasets.common.coco_annotations import BoxIndex
 
     started = time.perf_counter()
-    LazyIndex(path).boxes("COCO_train2014_000000000009.jpg")
+    BoxIndex(path).boxes("COCO_train2014_000000000009.jpg")
     return {"bytes": path.stat().st_size, "seconds": time.perf_counter() - started}
 
 
@@ -157,7 +157,7 @@ def cpu_seconds() -> float:
 def verify_ratio(root: Path, images: int) -> None:
     """Against one thread that looks into a quarter of them, in turns; and how many cores work."""
     from skipbench.datasets import open_dataset
-    from skipbench.datasets.common.verify import look_into, verify
+    from skipbench.datasets.common.verify import check_image, verify
     from skipbench.engine import progress
 
     progress.quiet = True
@@ -172,7 +172,7 @@ def verify_ratio(root: Path, images: int) -> None:
     for _ in range(5):
         start = time.perf_counter()
         for item in items[: images // 4]:
-            look_into(item, "masks")
+            check_image(item, "masks")
         alone = (time.perf_counter() - start) / (images // 4)
         start, cpu = time.perf_counter(), cpu_seconds()
         assert verify(f"folder:{folder}", full=True).sound

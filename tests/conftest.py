@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from skipbench.engine.machine import wait_politely
@@ -169,7 +170,9 @@ def cli(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr("skipbench.datasets.download.fetch.WAITS", (0.0, 0.0, 0.0))
+    """Files over HTTP from this machine. Nobody waits long before another try."""
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.01)))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     server = Server()
@@ -193,15 +196,16 @@ def nowhere_else(tmp_path, monkeypatch):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """(images, blocks) of every batch that the backbone sees."""
+    """(images, blocks) of every batch whose features are computed."""
     from skipbench.features.stream import Extractor
 
     batches = []
-    forward = Extractor._forward
+    run = Extractor.run
 
-    def counting(self, batch, sizes_hw):
-        batches.append((len(batch), self.spec.blocks))
-        return forward(self, batch, sizes_hw)
+    def counting(self, *batch):
+        for features in run(self, *batch):
+            batches.append((len(features.images), self.spec.blocks))
+            yield features
 
-    monkeypatch.setattr(Extractor, "_forward", counting)
+    monkeypatch.setattr(Extractor, "run", counting)
     return batches

@@ -1,13 +1,14 @@
 """Graphs to cut, and plain ways to cut them.
 
 Nothing here comes from skipbench: it is what the package is compared with. Links are (n, n) bool,
-symmetric.
+symmetric; what the package has found is compared by `differences`.
 """
 
 from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from scipy import ndimage
 from scipy.linalg import eigh
 
@@ -221,3 +222,48 @@ def cosines(tokens):
     lengths = np.linalg.norm(tokens, axis=1, keepdims=True)
     unit = np.divide(tokens, lengths, out=np.zeros_like(tokens), where=lengths > 0)
     return unit @ unit.T
+
+
+def images(count, grid_hw, seed=0):
+    """(count, n, channels) tensor: each with another number of objects and more noise."""
+    rng = np.random.default_rng(seed)
+    made = [blobs(rng, grid_hw, 1 + i % 4, 0.3 + 0.2 * i) for i in range(count)]
+    return torch.from_numpy(np.stack(made))
+
+
+# Named cases, and what is not the same in words
+
+
+def case(make, grid_hw, *options, seed=0):
+    links = make(np.random.default_rng(seed), grid_hw[0] * grid_hw[1], *options)
+    return named(make.__name__, grid_hw, *options), grid_hw, links
+
+
+def named(name, grid_hw, *options):
+    return " ".join(map(str, (name.replace("_", " "), *options, "×".join(map(str, grid_hw)))))
+
+
+def differences(found, cut, grid_hw, patch=16):
+    """What is not the same, in words."""
+    size_hw = grid_hw[0] * patch - 5, grid_hw[1] * patch - 3
+    if found.degenerate != cut.degenerate:
+        yield f"degenerate: {found.degenerate}, λ3 − λ2 = {cut.gap}"
+        return
+    if found.seed != cut.seed:
+        yield f"seed: {found.seed}, not {cut.seed}"
+    if found.tied != cut.tied:
+        yield f"tied: {found.tied}"
+    if not np.array_equal(found.mask, cut.mask):
+        yield "object"
+    if found.box(patch, size_hw) != box(cut.mask, patch, size_hw):
+        yield "box"
+    if not cut.degenerate and not np.array_equal(found.map > found.map.mean() + TIE, cut.side):
+        yield "side"
+
+
+def same_found(one, other):
+    return (
+        np.array_equal(one.mask, other.mask)
+        and np.allclose(one.map, other.map, rtol=0, atol=1e-8)
+        and (one.seed, one.degenerate, one.tied) == (other.seed, other.degenerate, other.tied)
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
+from skipbench.cli.running import with_exit_codes
 
 if TYPE_CHECKING:
     from skipbench.features.cache import Entry
@@ -18,10 +19,8 @@ app = typer.Typer(help="Stored features: what is there, and away with it.", no_a
 
 
 def add_to(parent: typer.Typer) -> None:
-    from skipbench.cli.app import ending_well
-
-    app.command("list")(ending_well(list_))
-    app.command("clear")(ending_well(clear))
+    app.command("list")(with_exit_codes(list_))
+    app.command("clear")(with_exit_codes(clear))
     parent.add_typer(app, name="cache")
 
 

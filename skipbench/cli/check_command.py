@@ -1,4 +1,4 @@
-"""`skipbench check`: a gate for CI. `skipbench calibrate`: the noise it may allow for."""
+"""`skipbench check`: scores against a baseline, for CI. `skipbench calibrate`: their noise."""
 
 import json
 import os
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skipbench.cli import options
+from skipbench.cli.running import with_exit_codes
 from skipbench.console import plain_table, shown, wide_page
 from skipbench.errors import UsageError
 
@@ -14,18 +15,16 @@ if TYPE_CHECKING:
     from skipbench.results.baseline import Baseline
     from skipbench.results.check import Verdict
 
-GATE_FAILED = 5
+CHECK_FAILED = 5
 
 BaselineOption = Annotated[
-    str, typer.Option("--baseline", help="File of the expected figures.", metavar="FILE")
+    str, typer.Option("--baseline", help="File of expected scores.", metavar="FILE")
 ]
 
 
 def add_to(app: typer.Typer) -> None:
-    from skipbench.cli.app import ending_well
-
-    app.command("check")(ending_well(check))
-    app.command("calibrate")(ending_well(calibrate))
+    app.command("check")(with_exit_codes(check))
+    app.command("calibrate")(with_exit_codes(calibrate))
 
 
 def check(
@@ -34,7 +33,10 @@ def check(
     tolerance: Annotated[
         float | None,
         typer.Option(
-            "--tolerance", min=0, help="Points below that are still met.", show_default="0.5"
+            "--tolerance",
+            min=0,
+            help="Points below the baseline that still pass.",
+            show_default="0.5",
         ),
     ] = None,
     sigma: Annotated[
@@ -42,8 +44,8 @@ def check(
         typer.Option(
             "--sigma",
             min=0,
-            help="Or in deviations of the training noise (`skipbench calibrate`); 2.8 is twice "
-            "the deviation of the difference of two runs.",
+            help="Instead: tolerance in standard deviations over seeds (`skipbench calibrate`). "
+            "2.8 is two deviations of the difference of two runs.",
             show_default=False,
         ),
     ] = None,
@@ -51,24 +53,23 @@ def check(
         bool,
         typer.Option(
             "--paired",
-            help="Or: worse where the paired 95 % interval over images lies below 0, and p says "
-            "the same. With "
-            "--update: keep the counts by image that this needs.",
+            help="Instead: fail if the paired 95 % interval over images lies below 0. With "
+            "--update: store the counts by image that this needs.",
         ),
     ] = False,
     update: Annotated[
-        bool, typer.Option("--update", help="Write these figures as the baseline.")
+        bool, typer.Option("--update", help="Write these scores as the baseline.")
     ] = False,
     prune: Annotated[
         bool,
-        typer.Option("--prune", help="With --update: drop expected figures that are not there."),
+        typer.Option("--prune", help="With --update: drop scores without a record."),
     ] = False,
     junit: Annotated[
         str | None,
         typer.Option("--junit", metavar="FILE", help="Write JUnit XML.", show_default=False),
     ] = None,
     github: Annotated[
-        bool, typer.Option("--github", help="Annotations and a step summary for GitHub.")
+        bool, typer.Option("--github", help="GitHub annotations and step summary.")
     ] = False,
     where: options.Where = None,
     strict: options.Strict = False,
@@ -76,12 +77,12 @@ def check(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Compare records with expected figures; exit 5 where one is worse or missing."""
+    """Check scores against a baseline; exit 5 if one is worse or missing."""
     if prune and not update:
-        raise UsageError("--prune goes with --update")
+        raise UsageError("--prune needs --update")
     if update:
         if junit or github or tolerance is not None or sigma is not None:
-            raise UsageError("--update writes a baseline and judges nothing: give it alone")
+            raise UsageError("--update writes a baseline and checks nothing: give it alone")
         from skipbench.results.baseline import update_baseline
 
         old, made = update_baseline(
@@ -98,7 +99,7 @@ def check(
     )  # fmt: skip
     _report(verdicts, junit, github, as_json)
     if any(verdict.fails for verdict in verdicts):
-        raise typer.Exit(GATE_FAILED)
+        raise typer.Exit(CHECK_FAILED)
 
 
 def _report(verdicts: "list[Verdict]", junit: str | None, github: bool, as_json: bool) -> None:
@@ -145,11 +146,11 @@ def _say_update(path: str, old: "Baseline | None", made: "Baseline", as_json: bo
     for name in sorted(made.figures):
         was, now = before.get(name), made.figures[name]
         state = "new" if was is None else "unchanged" if was == now else f"was {was.value:.2f}"
-        kept = ", not among these results: kept" if was is now else ""
+        kept = ", not in these results: kept" if was is now else ""
         typer.echo(f"{now.value:6.2f}  {name}  ({state}{kept})", err=True)
     for name in sorted(set(before) - set(made.figures)):
         typer.echo(f"        {name}  (dropped)", err=True)
-    typer.echo(f"written: {path}, {len(made.figures)} figures", err=True)
+    typer.echo(f"written: {path}, {len(made.figures)} scores", err=True)
     if as_json:
         typer.echo(
             json.dumps([vars(made.figures[name]) for name in sorted(made.figures)], indent=2)
@@ -163,15 +164,15 @@ def calibrate(
         typer.Option(
             "--baseline",
             metavar="FILE",
-            help="Write the noise there, for `check --sigma`; else it is only shown.",
+            help="Write the noise to this baseline, for `check --sigma`.",
             show_default=False,
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="Beside that of the record.")] = "1,2,3,4",
+    seeds: Annotated[str, typer.Option("--seeds", help="Further seeds to run.")] = "1,2,3,4",
     where: options.Where = None,
     ckpt: Annotated[
         str | None,
-        typer.Option("--ckpt", help="The weights, if they have moved since.", show_default=False),
+        typer.Option("--ckpt", help="Weights, if they moved.", show_default=False),
     ] = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
@@ -180,10 +181,10 @@ def calibrate(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Repeat evaluations with other seeds; say how far their figures move.
+    """Measure the noise of scores: rerun evaluations with other seeds.
 
-    Each record tells how it was made. New records go to RESULTS/calibration, so that it can be
-    interrupted and goes on, and tables stay as they are.
+    Settings are read from each record. New records go to RESULTS/calibration, apart from those in
+    tables. Resumable.
     """
     from skipbench.evaluations.probe.protocols import parse_seeds
     from skipbench.results.read import read_results

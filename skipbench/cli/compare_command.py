@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
-from skipbench.console import plain_table, shown, wide_page
+from skipbench.cli.running import with_exit_codes
+from skipbench.console import plain_table, printable, shown, wide_page
 
 if TYPE_CHECKING:
-    from skipbench.records import Result
-    from skipbench.results.compare import Move, Paired
+    from collections.abc import Sequence
+
+    from skipbench.results.paired import Move, Paired
+    from skipbench.results.read import Stored
 
 
 def add_to(app: typer.Typer) -> None:
-    from skipbench.cli.app import ending_well
-
-    app.command("compare")(ending_well(compare))
+    app.command("compare")(with_exit_codes(compare))
 
 
 def compare(
@@ -24,21 +25,21 @@ def compare(
         list[str],
         typer.Argument(
             metavar="[RESULTS] A B",
-            help="Ids of records or names of checkpoints; RESULTS is where they are, or "
-            "give two folders or files.",
+            help="Record ids or checkpoint names, and the folder of their records; or two folders "
+            "or files.",
             show_default=False,
         ),
     ],
     resamples: Annotated[
-        int, typer.Option("--resamples", min=100, help="Of the bootstrap.")
+        int, typer.Option("--resamples", min=100, help="Bootstrap resamples.")
     ] = 2000,
     seed: options.Seed = 0,
     select: options.Select = None,
     top: Annotated[
-        int, typer.Option("--top", min=0, help="So many classes and images are listed.")
+        int, typer.Option("--top", min=0, help="List N classes and images that differ most.")
     ] = 5,
     pictures: Annotated[
-        int, typer.Option("--pictures", min=0, help="Draw the images that moved most.")
+        int, typer.Option("--pictures", min=0, help="Draw the N images that differ most.")
     ] = 0,
     out: Annotated[
         str | None,
@@ -47,11 +48,12 @@ def compare(
     ckpt_a: Annotated[
         str | None,
         typer.Option(
-            "--ckpt-a", help="For pictures: where A's weights lie now.", show_default=False
+            "--ckpt-a", help="--pictures: weights of A, if they moved.", show_default=False
         ),
     ] = None,
     ckpt_b: Annotated[
-        str | None, typer.Option("--ckpt-b", help="And B's.", show_default=False)
+        str | None,
+        typer.Option("--ckpt-b", help="Weights of B, if they moved.", show_default=False),
     ] = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
@@ -60,9 +62,9 @@ def compare(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Compare two models on the images both have seen: B minus A, paired.
+    """Compare two models on the same images: B minus A, with a paired interval and p-value.
 
-    Of two checkpoints, every evaluation that both have; of two records, just these.
+    Two checkpoints are compared in every evaluation that both have.
     """
     from pathlib import Path
 
@@ -97,55 +99,43 @@ def compare(
 
 
 def show(pair: "Paired", top: int) -> None:
-    from skipbench.results.baseline import unusual
-    from skipbench.results.scores import METRICS, Score
-    from skipbench.results.tables.render import chance, signed
+    from skipbench.results.scores import Score
+    from skipbench.results.words import p_text, signed
 
     console = wide_page()
-    first = pair.a[0].result
-    metric = METRICS.get(pair.metric, pair.metric)
-    method = first.protocol.get("method") or first.evaluation
-    told = [word for word in unusual(Score(pair.a[0])) if word != method]
-    where = f"{first.dataset['name']} {first.dataset['split']}"
-    heading = f"\n{method} on {', '.join([where, *told])}"
-    console.print(heading, style="bold", markup=False)
+    score = Score(pair.a[0])
+    result, facts = score.result, score.facts
+    method = facts["method"] or facts["evaluation"]
+    data = f"{facts['dataset']} {facts['split']}"
+    told = [word for word in score.unusual_settings if word != method]
+    console.print(f"\n{method} on {', '.join([data, *told])}", style="bold", markup=False)
     for letter, side, value in (("A", pair.a, pair.a_value), ("B", pair.b, pair.b_value)):
-        console.print(f"{letter}  {metric} {value:.2f}  {_who(side)}", markup=False)
+        console.print(f"{letter}  {score.metric_name} {value:.2f}  {_who(side)}", markup=False)
     low, high = pair.interval
     console.print(
         f"B − A  [bold]{signed(pair.difference, 2)}[/]  95 % interval {signed(low, 2)} to "
-        f"{signed(high, 2)}, {chance(pair.p_value)}, {pair.images:,} images in common"
+        f"{signed(high, 2)}, {p_text(pair.p_value)}, {pair.images:,} images in common"
     )
     if pair.only_a or pair.only_b:
-        console.print(f"left out: {pair.only_a:,} images that only A has, {pair.only_b:,} only B")
+        console.print(f"left out: {pair.only_a:,} images only in A, {pair.only_b:,} only in B")
     for name, values in pair.differs.items():
         a, b = map(_short, values)
-        console.print(f"not made alike: {name} {a} and {b}", markup=False)
+        console.print(f"different {name}: {a} and {b}", markup=False)
     console.print(_verdict(pair))
-    if len(pair.a) == len(pair.b) == 1 and _has_chance(first):
-        made = {"knn": "bank", "cluster": "clustering"}.get(first.evaluation, "training")
-        words = f"One {made} each: what another seed would do is not in it (--seeds, calibrate)."
+    if len(pair.a) == len(pair.b) == 1 and score.evaluation.seed_matters(result):
+        what = score.evaluation.seed_changes
+        words = f"One {what} each: variation over seeds is not included (--seeds, calibrate)."
         console.print(words, style="dim")
     _moves(console, "classes", [m for m in pair.classes if m.difference][:top])
     _moves(console, "images", [m for m in pair.moved if m.effect and m.difference][:top])
 
 
-def _has_chance(result: "Result") -> bool:
-    """Whether another seed could have given another figure."""
-    bank = result.metrics.get("bank")
-    whole = isinstance(bank, dict) and bank.get("whole") and "recall" not in bank
-    return result.protocol.get("seed") is not None and not whole
-
-
-def _who(side: Any) -> str:
+def _who(side: "Sequence[Stored]") -> str:
     from skipbench.results.scores import Score
-    from skipbench.results.tables.render import printable
 
-    result = side[0].result
-    seeds = f", {len(side)} seeds" if len(side) > 1 else ""
-    name, residual = result.checkpoint["name"], result.checkpoint["residual"]
-    features = Score(side[0]).facts["features"]
-    return printable(f"{name} ({residual}), {features}{seeds}  {result.id}")
+    facts, seeds = Score(side[0]).facts, f", {len(side)} seeds" if len(side) > 1 else ""
+    model = f"{facts['checkpoint']} ({facts['residual']})"
+    return printable(f"{model}, {facts['features']}{seeds}  {side[0].result.id}")
 
 
 def _short(value: Any) -> str:
@@ -155,25 +145,25 @@ def _short(value: Any) -> str:
 
 
 def _verdict(pair: "Paired") -> str:
-    low, high = pair.interval
-    if low <= 0 <= high:
-        return "Not shown to differ: 0 lies within the interval."
     from skipbench.metrics.intervals import SIGNIFICANT
 
+    low, high = pair.interval
+    if low <= 0 <= high:
+        return "No significant difference: the interval includes 0."
     if pair.p_value > SIGNIFICANT:  # of hits, exactly: a few images make the interval too narrow
-        return "Not shown to differ: too few images on which they do."
-    words = f"B is {'better' if low > 0 else 'worse'}, by more than other images would explain"
-    return f"{words}; but the two were not made alike." if pair.differs else f"{words}."
+        return "No significant difference: too few images differ."
+    words = f"B is {'better' if low > 0 else 'worse'}, beyond chance over images"
+    return f"{words}; but the settings differ." if pair.differs else f"{words}."
 
 
 def _moves(console: Any, what: str, moves: "list[Move]") -> None:
-    from skipbench.results.tables.render import signed
+    from skipbench.results.words import signed
 
     if not moves:
         return
     table = plain_table(header_style="dim")
-    table.add_column(f"{what} that moved it most", no_wrap=True)
-    last = "95 % interval" if what == "classes" else "part in the difference"
+    table.add_column(f"{what} that differ most", no_wrap=True)
+    last = "95 % interval" if what == "classes" else "share of the difference"
     for name in ("A", "B", "B − A", last):
         table.add_column(name, justify="right", no_wrap=True)
     for move in moves:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
+from skipbench.cli.running import with_exit_codes
 from skipbench.console import page
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Data sets: what is there, what is missing.", no_args_is_help=True)
 
-FIRST = 10  # offenders shown
+SHOWN = 10  # problems of a split
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="As `skipbench data list` shows it, or folder:PATH.")
@@ -24,12 +25,10 @@ Name = Annotated[
 
 
 def add_to(parent: typer.Typer) -> None:
-    from skipbench.cli.app import ending_well
-
-    app.command("list")(ending_well(list_))
-    app.command("verify")(ending_well(verify, keeps=False))
-    app.command("show")(ending_well(show, keeps=False))
-    app.command("download")(ending_well(download))
+    app.command("list")(with_exit_codes(list_))
+    app.command("verify")(with_exit_codes(verify, keeps=False))
+    app.command("show")(with_exit_codes(show, keeps=False))
+    app.command("download")(with_exit_codes(download))
     parent.add_typer(app, name="data")
 
 
@@ -127,10 +126,10 @@ def verify(
     xmin,ymin,xmax,ymax) or a COCO .json. Splits are sub-folders (images/train/, masks/train/) or
     lists (PATH/train.txt).
     """
-    from skipbench.datasets.common.verify import verify as look
+    from skipbench.datasets.common.verify import verify as verify_dataset
     from skipbench.errors import DataError
 
-    report = look(name, split, root=data_root, classes=classes, full=full)
+    report = verify_dataset(name, split, root=data_root, classes=classes, full=full)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:
@@ -156,10 +155,10 @@ def _show_report(report: "Report") -> None:
         console.print(
             f"  {escape(split.split)}: {split.images:,}{of} images, {looked} looked into: {verdict}"
         )
-        for offender in split.offenders[:FIRST]:
-            console.print(f"    {offender}", markup=False)
-        if len(split.offenders) > FIRST:
-            console.print(f"    … {len(split.offenders):,} in all (--json lists them)")
+        for problem in split.problems[:SHOWN]:
+            console.print(f"    {problem}", markup=False)
+        if len(split.problems) > SHOWN:
+            console.print(f"    … {len(split.problems):,} in all (--json lists them)")
         for note in split.notes:
             console.print(f"    note: {note}", style="dim", markup=False)
     for split_name, why in report.absent.items():

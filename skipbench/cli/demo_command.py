@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skipbench.cli import options
+from skipbench.cli.running import with_exit_codes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,9 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    from skipbench.cli.app import ending_well
-
-    app.command("demo")(ending_well(demo))
+    app.command("demo")(with_exit_codes(demo))
 
 
 def demo(

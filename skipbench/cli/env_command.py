@@ -9,13 +9,12 @@ from typing import Any
 import typer
 
 from skipbench.cli import options
+from skipbench.cli.running import with_exit_codes
 from skipbench.engine.machine import versions
 
 
 def add_to(app: typer.Typer) -> None:
-    from skipbench.cli.app import ending_well
-
-    app.command("env")(ending_well(env))
+    app.command("env")(with_exit_codes(env))
 
 
 def env(cache: options.Cache = None, as_json: options.Json = False) -> None:

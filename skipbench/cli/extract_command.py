@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from skipbench.cli import options
+from skipbench.cli.running import with_exit_codes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    from skipbench.cli.app import ending_well
-
-    app.command("extract")(ending_well(extract))
+    app.command("extract")(with_exit_codes(extract))
 
 
 def extract(

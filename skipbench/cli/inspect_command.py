@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from skipbench.cli import options
+from skipbench.cli.running import with_exit_codes
 from skipbench.console import page
 
 if TYPE_CHECKING:
@@ -34,9 +35,7 @@ FACTS = (
 
 
 def add_to(app: typer.Typer) -> None:
-    from skipbench.cli.app import ending_well
-
-    app.command("inspect")(ending_well(inspect))
+    app.command("inspect")(with_exit_codes(inspect))
 
 
 def inspect(

@@ -3,11 +3,12 @@
 import os
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from skipbench import manual as pages
+from skipbench.cli.running import with_exit_codes
 from skipbench.console import page, plain_table
 
 if TYPE_CHECKING:
@@ -17,9 +18,7 @@ WIDTH = 100  # of the text; longer lines are hard to read
 
 
 def add_to(app: typer.Typer) -> None:
-    from skipbench.cli.app import ending_well
-
-    app.command("manual")(ending_well(manual))
+    app.command("manual")(with_exit_codes(manual))
 
 
 def complete_topic(incomplete: str) -> list[tuple[str, str]]:
@@ -82,7 +81,7 @@ def _rendered(text: str) -> "Markdown":
                 )
 
     class Page(Markdown):
-        elements = {
+        elements: ClassVar[dict[str, Any]] = {
             **Markdown.elements,
             "heading_open": LeftHeading, "fence": UnbrokenCode, "code_block": UnbrokenCode,
         }  # fmt: skip

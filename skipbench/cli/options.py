@@ -193,7 +193,9 @@ Force = Annotated[bool, typer.Option("--force", help="Do it again, though it is 
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="Estimate time, disk and memory from a short trial.", metavar=" ",
+        "--dry-run",
+        help="Estimate time, disk and memory from a short trial.",
+        metavar=" ",
         rich_help_panel=OUTPUT,
     ),
 ]

@@ -1,36 +1,35 @@
-"""`skipbench report`: records as one page for a browser."""
+"""`skipbench report`: records as one HTML page."""
 
 from typing import Annotated
 
 import typer
 
 from skipbench.cli import options
+from skipbench.cli.running import with_exit_codes
 from skipbench.console import open_in_browser
 
 
 def add_to(app: typer.Typer) -> None:
-    from skipbench.cli.app import ending_well
-
-    app.command("report")(ending_well(report, keeps=False))
+    app.command("report")(with_exit_codes(report, keeps=False))
 
 
 def report(
     results: options.Results = None,
     output: Annotated[
-        str, typer.Option("--output", "-o", help="The page; its folder is made.")
+        str, typer.Option("--out", "-o", "--output", help="File to write.", metavar="FILE")
     ] = "report.html",
     title: Annotated[
-        str | None, typer.Option("--title", help="Of the page.", show_default=False)
+        str | None, typer.Option("--title", help="Title of the page.", show_default=False)
     ] = None,
     where: options.Where = None,
-    open_it: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
     strict: options.Strict = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Make one self-contained page of records: tables, curves, classes, pictures, provenance.
+    """Write a self-contained HTML page: tables, curves, classes, pictures, provenance.
 
-    It needs no network and no other file: send it, or open it from disk.
+    It needs no network and no other file.
     """
     from skipbench.files import size_text
     from skipbench.results.report import report as make

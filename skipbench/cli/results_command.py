@@ -1,4 +1,4 @@
-"""`skipbench results list|show`: the records that are there."""
+"""`skipbench results list|show`: the records of a folder."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
+from skipbench.cli.running import with_exit_codes
 from skipbench.console import page, plain_table, shown, wide_page
 
 if TYPE_CHECKING:
     from skipbench.results.read import Stored
 
-app = typer.Typer(help="Records: what is there, and all that one says.", no_args_is_help=True)
+app = typer.Typer(help="List records, or show one.", no_args_is_help=True)
 
 
 def add_to(parent: typer.Typer) -> None:
-    from skipbench.cli.app import ending_well
-
-    app.command("list")(ending_well(list_))
-    app.command("show")(ending_well(show))
+    app.command("list")(with_exit_codes(list_))
+    app.command("show")(with_exit_codes(show))
     parent.add_typer(app, name="results")
 
 
@@ -30,9 +29,9 @@ def list_(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """List the records, one a line, newest last."""
+    """List records, newest last."""
     from skipbench.results.read import read_results
-    from skipbench.results.scores import only, parse_where
+    from skipbench.results.where import only, parse_where
 
     stored = read_results(results or ["results"], strict=strict)
     found = only(stored, parse_where(where or ()))
@@ -48,37 +47,37 @@ def list_(
 def _plain(one: "Stored") -> dict[str, Any]:
     from skipbench.results.scores import Score
 
-    figure = Score(one)
+    score = Score(one)
     return {
         "id": one.result.id,
         "file": str(one.path),
-        **figure.facts,
-        "metric": figure.metric if figure.known else None,
-        "value": figure.value if figure.known else None,
-        "interval": figure.interval,
+        **score.facts,
+        "metric": score.metric if score.known else None,
+        "value": score.value if score.known else None,
+        "interval": score.interval,
         "finished": one.result.timing.get("finished"),
     }
 
 
 def _print(found: "list[Stored]") -> None:
-    from skipbench.results.scores import METRICS, Score
+    from skipbench.results.scores import Score
+    from skipbench.results.words import DASH, score_text
 
     table = plain_table()
     for name in ("id", "checkpoint", "variant", "data set", "features", "figure", "finished"):
         table.add_column(name, no_wrap=True, justify="right" if name == "figure" else "left")
     for one in found:
-        figure = Score(one)
-        facts = figure.facts
-        ends = f" [{figure.interval[0]:.1f}, {figure.interval[1]:.1f}]" if figure.interval else ""
+        score = Score(one)
+        facts, method = score.facts, score.facts["method"]
+        usual = method in (None, score.evaluation.named_by.get("method"))
+        number = score_text(score.value, score.interval) if score.known else ""
         cells = (
             one.result.id,
             facts["checkpoint"],
             facts["residual"],
-            f"{facts['dataset']} {facts['split']}" + (", partial" if figure.partial else ""),
-            facts["features"] + (", lost" if facts["method"] == "lost" else ""),
-            f"{METRICS.get(figure.metric, figure.metric)} {figure.value:.1f}{ends}"
-            if figure.known
-            else "–",
+            f"{facts['dataset']} {facts['split']}" + (", partial" if score.partial else ""),
+            facts["features"] + ("" if usual else f", {method}"),
+            f"{score.metric_name} {number}" if number else DASH,
             str(one.result.timing.get("finished") or "")[:16].replace("T", " "),
         )
         table.add_row(*map(shown, cells))
@@ -86,15 +85,13 @@ def _print(found: "list[Stored]") -> None:
 
 
 def show(
-    name: Annotated[
-        str, typer.Argument(metavar="ID", help="Of a record, or the beginning of one.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="ID", help="Record id, its beginning, or a file.")],
     results: options.ResultsOption = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show all that a record says: the figure, and how it was made."""
+    """Show everything in a record: the score, and how it was made."""
     from pathlib import Path
 
     from skipbench.errors import UsageError, some_of
@@ -126,21 +123,15 @@ def show(
 
 def _lines(value: Any, indent: str = "") -> list[str]:
     """The record as an indented list, short lists on one line."""
+    from skipbench.results.words import prose
+
     lines = []
     for key, entry in value.items():
         if isinstance(entry, dict) and entry:
             lines += [f"{indent}{key}", *_lines(entry, indent + "  ")]
         elif isinstance(entry, list) and any(isinstance(one, dict) for one in entry):
             lines.append(f"{indent}{key}")
-            lines += [f"{indent}  {_short(one)}" for one in entry]
+            lines += [f"{indent}  {prose(one)}" for one in entry]
         else:
-            lines.append(f"{indent}{key}: {_short(entry)}")
+            lines.append(f"{indent}{key}: {prose(entry)}")
     return lines
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_short(entry)}" for key, entry in value.items()) or "–"
-    if isinstance(value, list):
-        return ", ".join(map(_short, value)) or "–"
-    return "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

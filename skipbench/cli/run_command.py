@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skipbench.cli import options
+from skipbench.cli.running import with_exit_codes
 from skipbench.console import shown, wide_page
 
 if TYPE_CHECKING:
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    from skipbench.cli.app import ending_well
-
-    app.command("run")(ending_well(run))
+    app.command("run")(with_exit_codes(run))
 
 
 def run(
@@ -112,21 +111,20 @@ def _figures(outcome: "Outcome") -> "Iterator[tuple[str, str, str, str]]":
     """(epoch, layers and the like, headline, interval) of each figure, over its seeds."""
     from pathlib import Path
 
-    from skipbench.results.baseline import unusual
+    from skipbench.results.entries import entries
     from skipbench.results.read import Stored
-    from skipbench.results.scores import METRICS, entries
 
     for entry in entries(Stored(result, Path()) for result in outcome.results):
         epoch, between = entry.facts["epoch"], ""
-        name = METRICS.get(entry.first.metric, entry.first.metric)
+        name = entry.first.metric_name
         if entry.spread is not None:
-            spread = f"± {entry.spread:.2f} ({len(entry.figures)} seeds)"
+            spread = f"± {entry.spread:.2f} ({len(entry.scores)} seeds)"
             figure = f"{name} {entry.value:.2f} {spread}"
         else:
             figure = f"{name} {entry.value:.1f}"
             between = "{:.1f} to {:.1f}".format(*entry.interval) if entry.interval else ""
         layers = str(entry.first.result.features.get("layers", ""))
-        told = ", ".join([layers, *unusual(entry.first)])
+        told = ", ".join([layers, *entry.first.unusual_settings])
         yield "" if epoch is None else str(epoch), told, figure, between
 
 

@@ -1,19 +1,18 @@
-"""`skipbench table`: records as the paper's tables."""
+"""`skipbench table`: records as a table."""
 
 from typing import Annotated
 
 import typer
 
 from skipbench.cli import options
+from skipbench.cli.running import with_exit_codes
 from skipbench.console import wide_page
 
 SUFFIXES = {".md": "md", ".tex": "latex", ".csv": "csv", ".json": "json"}
 
 
 def add_to(app: typer.Typer) -> None:
-    from skipbench.cli.app import ending_well
-
-    app.command("table")(ending_well(table))
+    app.command("table")(with_exit_codes(table))
 
 
 def table(
@@ -23,7 +22,7 @@ def table(
         typer.Option(
             "--layout",
             metavar="table2|table3|table4|figure3|plain",
-            help="The paper's tables, or every record with the facts that differ.",
+            help="One of the paper's tables, or all records with the facts that differ.",
         ),
     ] = "plain",
     format: Annotated[
@@ -31,16 +30,16 @@ def table(
         typer.Option(
             "--format",
             metavar="rich|md|latex|csv|json",
-            help="How to print it.",
-            show_default="by the name of --output, else rich",
+            help="Output format.",
+            show_default="from --out, else rich",
         ),
     ] = None,
     ci: Annotated[
-        bool, typer.Option("--ci", help="Show 95 % intervals, and deviations over seeds.")
+        bool, typer.Option("--ci", help="Show 95 % intervals and deviations over seeds.")
     ] = False,
     paper: Annotated[
         bool,
-        typer.Option("--paper", help="Show the published figure beside each, and the difference."),
+        typer.Option("--paper", help="Show the published numbers and the difference to them."),
     ] = False,
     where: options.Where = None,
     by: Annotated[
@@ -48,28 +47,31 @@ def table(
         typer.Option(
             "--by",
             metavar="FACT",
-            help="A table for each protocol, evaluation, dataset, …",
+            help="One table for each protocol, evaluation, dataset, …",
             show_default=False,
         ),
     ] = None,
     compact: Annotated[
-        bool, typer.Option("--compact", help="Leave out rows and columns without a figure.")
+        bool, typer.Option("--compact", help="Leave out empty rows and columns.")
     ] = False,
     fragment: Annotated[
-        bool, typer.Option("--fragment", help="LaTeX: the table alone, for \\input.")
+        bool, typer.Option("--fragment", help="LaTeX: only the table, for \\input.")
     ] = False,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Write to a file.", show_default=False)
+        str | None,
+        typer.Option(
+            "--out", "-o", "--output", help="Write to a file.", metavar="FILE", show_default=False
+        ),
     ] = None,
     select: options.Select = None,
     strict: options.Strict = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Print records as a table: the paper's layouts, filled as far as the records go.
+    """Print records as a table, in one of the paper's layouts or with all that differs.
 
-    The best of each group is bold. A figure of a partial run, another protocol or a choice made
-    with knowledge of the answer carries a mark and a footnote.
+    The best of each group is bold. A score of a partial run, of another protocol, or chosen with
+    knowledge of the answer has a footnote.
     """
     from pathlib import Path
 
@@ -80,12 +82,12 @@ def table(
     options.one_of("--select", select, "val", "holdout")
     suffix = Path(output or "").suffix.lower()
     if format is None and suffix not in (*SUFFIXES, "", ".txt"):
-        raise UsageError(f"{output}: no format goes by {suffix}; give --format")
+        raise UsageError(f"{output}: unknown format {suffix}; give --format")
     if paper and layout == "plain":
-        raise UsageError("--paper needs a table of the paper: --layout table2, table3, …")
+        raise UsageError("--paper needs one of the paper's tables: --layout table2, table3, …")
     format = format or SUFFIXES.get(suffix, "rich")
     if fragment and format != "latex":
-        raise UsageError(f"--fragment is for LaTeX, not for {format}: give --format latex")
+        raise UsageError("--fragment needs --format latex")
     made = tables(
         results or ["results"], layout=layout, where=where or (), by=by, ci=ci, paper=paper,
         compact=compact, select=select, strict=strict,

@@ -7,10 +7,10 @@ from skipbench.datasets.common.coco_annotations import (
     ANNOTATIONS_2017,
     COCO_LICENCE,
     COCO_PLACES,
-    LazyIndex,
+    BoxIndex,
     image_archive,
 )
-from skipbench.datasets.common.coco_segments import LazySegments
+from skipbench.datasets.common.coco_segments import SegmentIndex
 from skipbench.datasets.common.files import first_folder, stems
 from skipbench.datasets.common.types import Item, Labels, Listing, Source, Split
 
@@ -34,7 +34,7 @@ class Coco(Source):
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
         images = self._images(folder, split)
         json = folder / "annotations" / f"instances_{split}2017.json"
-        boxes, segments = LazyIndex(json), LazySegments(json)
+        boxes, segments = BoxIndex(json), SegmentIndex(json)
         annotated = json.exists()
 
         def make(name: str) -> Item:

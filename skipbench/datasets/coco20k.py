@@ -9,7 +9,7 @@ from skipbench.datasets.common.coco_annotations import (
     ANNOTATIONS_2014,
     COCO_LICENCE,
     COCO_PLACES,
-    LazyIndex,
+    BoxIndex,
     image_archive,
 )
 from skipbench.datasets.common.files import fact_lines, first_folder, stems, there
@@ -34,7 +34,7 @@ class Coco20k(Source):
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
         images = self._images(folder)
         json = folder / "annotations" / "instances_train2014.json"
-        index = LazyIndex(json, round_corners=True)
+        index = BoxIndex(json, round_corners=True)
 
         def make(name: str) -> Item:
             file = f"{name}.jpg"

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from skipbench.datasets.common.coco_annotations import LazyIndex
+from skipbench.datasets.common.coco_annotations import BoxIndex
 from skipbench.datasets.common.files import palette, read_list, read_text, there
 from skipbench.datasets.common.types import Boxes, Item, Kind, Labels, Listing, Source, Split
 from skipbench.errors import DataError, UsageError
@@ -177,7 +177,7 @@ def _box_reader(
         )
     if not chosen:
         return None
-    index, times = LazyIndex(chosen[0]), Counter(file.rpartition("/")[2] for file in files.values())
+    index, times = BoxIndex(chosen[0]), Counter(file.rpartition("/")[2] for file in files.values())
     return lambda file: index.boxes(file, by_name=times[file.rpartition("/")[2]] == 1)
 
 

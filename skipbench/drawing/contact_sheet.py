@@ -5,6 +5,7 @@ In the PDF they have the same pixels, and text is text.
 """
 
 import io
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,10 +31,12 @@ from skipbench.files import write_whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+log = logging.getLogger("skipbench")
+
 PRINT_WIDTH, PRINT_HEIGHT = 7, 9.5  # inches: A4 or Letter without margins
-HEADING_POINTS, SMALL_POINTS = 7, 5.5
+HEADING_POINTS, SMALL_POINTS = 6.5, 5
 TALLEST = 1.51  # of a column's width: portrait 2:3 fits
-MOST_PICTURES = 1000  # in a PDF: matplotlib keeps them in memory, 350 MB of this many
+PDF_PICTURES = 1000  # matplotlib keeps them in memory until the PDF is closed: 350 MB
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,9 @@ def _page(columns: Sequence[str], rows: Sequence[Row], note: str, width: int) ->
         page.add_row(pictures, [row.label], lefts, [width] * len(lefts), small)
         page.y += gap
     lines = wrapped(note, page_width - 2 * gap, small)
+    page.y += len(lines) * LINE * small
     page.write(lines, gap, small, color=FAINT)
-    page.y += len(lines) * LINE * small + gap
+    page.y += gap if lines else 0
     return page.finish(page_width, max(dpi, page.y / PRINT_HEIGHT))
 
 
@@ -81,9 +85,9 @@ def _add_headings(
     page: Page, texts: Sequence[str], lefts: Sequence[int], width: int, size: float
 ) -> None:
     headings = [wrapped(text, width, size) for text in texts]
-    page.y += round(max(map(len, headings)) * LINE * size)
+    page.y += max(map(len, headings)) * LINE * size
     for left, lines in zip(lefts, headings, strict=True):
-        page.write(lines, left + width / 2, size, ha="center", va="bottom")
+        page.write(lines, left + width / 2, size, ha="center")
 
 
 def _scaled(pixels: np.ndarray, width: int) -> Image.Image:
@@ -96,10 +100,13 @@ def _scaled(pixels: np.ndarray, width: int) -> Image.Image:
 
 
 @style()
-def save_contact_sheet(pages: Iterable["Figure"], stem: Path) -> list[Path]:
+def save_contact_sheet(
+    pages: Iterable["Figure"], stem: Path, pdf_pictures: int = PDF_PICTURES
+) -> list[Path]:
     """stem.png (a second page stem_2.png …) and stem.pdf, which is written last.
 
-    Pages of an earlier, longer sheet of this name are removed.
+    Pages are cleared once they are saved. PNGs of an earlier, longer sheet of this name are
+    removed. pdf_pictures: pages beyond so many pictures are PNGs alone.
     """
     from matplotlib.backends.backend_pdf import PdfPages
 
@@ -111,9 +118,12 @@ def save_contact_sheet(pages: Iterable["Figure"], stem: Path) -> list[Path]:
             written.append(stem.with_name(f"{stem.name}{number}.png"))
             save(rasterize(page), written[-1], page.dpi)
             pictures += len(page.axes[0].images)
-            if pictures <= MOST_PICTURES:
+            if pictures <= pdf_pictures or len(written) == 1:
                 pdf.savefig(page)
+            page.clear()
     book = stem.with_name(f"{stem.name}.pdf")
+    if pictures > pdf_pictures:
+        log.info("%s has the first %d pictures; PNGs have all %d", book, pdf_pictures, pictures)
     if written:
         write_whole(book, content.getvalue())
     else:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from math import ceil, isfinite, nan
+from math import ceil, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ KINDS = ("png", "pdf", "svg")
 WIDTH, HEIGHT = 3.3, 2.4  # inches, of a panel
 FONT_SIZE, SAMPLE = 8, 48  # points; of a line in the legend, with its margins
 LEGEND = {"fontsize": FONT_SIZE, "frameon": False, "handlelength": 3.5}
+LINES = {"linewidth": 1.2, "markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.6}
 COLOURS = {"skip": "#d55e00", "skipless": "#0072b2"}  # as on the report's page
 OTHER = "#565656"
 DASHES = ("-", (0, (4, 2.5)), (0, (1, 2)), (0, (6, 2, 1, 2)))
@@ -55,6 +56,7 @@ def line_styles(keys: Iterable[Key]) -> dict[Key, dict[str, Any]]:
             "color": colour,
             "linestyle": DASHES[(n + n // len(MARKERS)) % len(DASHES)],
             "marker": MARKERS[n % len(MARKERS)],
+            **LINES,
         }
         counts[colour] += 1
     return styles
@@ -76,6 +78,7 @@ def curves_figure(panels: Sequence[Panel], columns: int = 2) -> "Figure":
         _draw_panel(axes, panel)
         for curve in panel.curves:
             _draw_curve(axes, curve, styles[curve.variant, curve.label])
+    figure.align_ylabels()
     _add_legend(figure, styles)
     return figure
 
@@ -106,9 +109,8 @@ def _draw_panel(axes: "Axes", panel: Panel) -> None:
     axes.tick_params(labelsize=FONT_SIZE - 1)
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True, min_n_ticks=1))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="0.9")
-    if not any(isfinite(y) for curve in panel.curves for _, y in curve.points):
-        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color="0.4")
+    axes.grid(color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
 
 
 def _draw_curve(axes: "Axes", curve: Curve, look: Mapping[str, Any]) -> None:
@@ -117,8 +119,8 @@ def _draw_curve(axes: "Axes", curve: Curve, look: Mapping[str, Any]) -> None:
     if any(curve.bands):
         lows, highs = zip(*(band or (nan, nan) for band in curve.bands), strict=True)
         # The edge shows the interval of a point whose neighbours have none.
-        axes.fill_between(xs, lows, highs, color=look["color"], alpha=0.2, linewidth=2)
-    axes.plot(xs, ys, markeredgecolor="white", markersize=6, **look)
+        axes.fill_between(xs, lows, highs, color=look["color"], alpha=0.2, linewidth=1)
+    axes.plot(xs, ys, **look)
 
 
 @style()

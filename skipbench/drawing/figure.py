@@ -75,16 +75,15 @@ class Page:
             if picture:
                 x, y = left + (width - picture.width) // 2, top + (tall - picture.height) // 2
                 self.place(picture, x, y)
-        self.y = top + tall + size / 4
         fitting = [ending(text, width, size) for text, width in zip(captions, widths, strict=False)]
+        self.y = top + tall + (1.1 * LINE * size if any(fitting) else 0)
         for text, left in zip(fitting, lefts, strict=False):
             self.write([text], left, size, color=FAINT)
-        self.y += LINE * size if any(fitting) else 0
 
     def write(self, lines: Sequence[str], x: float, size: float, **look: Any) -> None:
-        """From y down, or up with va="bottom"."""
-        look = {"color": INK, "va": "top", "linespacing": 1.1, "size": size, **look}
-        self.axes.text(x, self.y, "\n".join(lines), **look)
+        """The last line ends at y."""
+        look = {"color": INK, "va": "baseline", "linespacing": 1.1, "size": size, **look}
+        self.axes.text(x, self.y - 0.3 * size, "\n".join(lines), **look)
 
     def finish(self, width: int, dpi: float = 72) -> "Figure":
         figure, height = self.figure, round(self.y)

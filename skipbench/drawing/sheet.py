@@ -56,8 +56,9 @@ def sheet(
         widths = [list(map(max, zip(*widths, strict=True)))] * len(rows)
     page, page_width = Page(MARGIN), MARGIN + max(sum(w + MARGIN for w in row) for row in widths)
     lines = wrapped(title, page_width - 2 * MARGIN, TITLE_SIZE)
+    page.y += len(lines) * LINE * TITLE_SIZE
     page.write(lines, MARGIN, TITLE_SIZE)
-    page.y += len(lines) * LINE * TITLE_SIZE + (MARGIN / 2 if lines else 0)
+    page.y += MARGIN / 2 if lines else 0
     for row, pictures, wide in zip(rows, shown, widths, strict=True):
         lefts = [MARGIN + start + i * MARGIN for i, start in enumerate(accumulate([0, *wide[:-1]]))]
         page.add_row(pictures, [cell.caption for cell in row], lefts, wide, SIZE)
@@ -67,17 +68,17 @@ def sheet(
 
 
 def _add_legend(page: Page, legend: Iterable[tuple[str, Colour]], width: int) -> None:
-    x = MARGIN
+    x, page.y = MARGIN, page.y + ENTRY
     for name, colour in legend:
         text = ending(name, width - 2 * MARGIN - ENTRY, SIZE)
         needed = ENTRY + int(text_width(text, SIZE)) + MARGIN
         if x > MARGIN and x + needed > width:
             x, page.y = MARGIN, page.y + ENTRY
         swatch = ImageOps.expand(Image.new("RGB", (12, 12), colour), 1, OUTLINE)
-        page.place(swatch, x, round(page.y))
+        page.place(swatch, x, round(page.y) - 16)
         page.write([text], x + ENTRY, SIZE)
         x += needed + MARGIN
-    page.y += ENTRY + MARGIN if x > MARGIN else 0
+    page.y += MARGIN if x > MARGIN else -ENTRY
 
 
 def _of_height(picture: np.ndarray, height: int) -> Image.Image:

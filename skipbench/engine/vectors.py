@@ -115,12 +115,12 @@ def gpus(device: Any) -> int:
         return 0
     count = getattr(faiss, "get_num_gpus", int)()
     if not count:
-        _say_that_it_is_for_the_cpu()
+        warn_of_cpu_build()
     return count
 
 
 @cache
-def _say_that_it_is_for_the_cpu() -> None:
+def warn_of_cpu_build() -> None:
     log.warning("this faiss has no GPU support: neighbours are sought on the CPU (see README)")
 
 
@@ -146,10 +146,10 @@ class Flat:
         width: int,
         dtype: str = "float32",
         on_gpus: int = 0,
-        piece: int = PIECE,
+        rows_at_once: int = PIECE,
     ) -> None:
-        """piece: rows that are made float32 at once."""
-        self.faiss, self.piece = load(), piece
+        """rows_at_once: that are made float32."""
+        self.faiss, self.rows_at_once = load(), rows_at_once
         self.bank = np.empty((0 if on_gpus else count, width), dtype)
         index = self.faiss.IndexFlatIP(width) if on_gpus else None
         start = 0
@@ -167,7 +167,7 @@ class Flat:
         queries = checked(queries)
         if self.index is not None:
             return _or_none(*self.index.search(queries, k))
-        step = len(self.bank) if self.bank.dtype == np.float32 else self.piece
+        step = len(self.bank) if self.bank.dtype == np.float32 else self.rows_at_once
         best = Best(k)
         for start in range(0, len(self.bank), max(step, 1)):
             part = self.bank[start : start + step].astype(np.float32, copy=False)
@@ -227,7 +227,7 @@ class Lists:
         self.lists = max(1, min(2 ** round(np.log2(LISTS * count**0.5)), count // 8))
         index = self._untrained(width, quantised, seed)
         most = max(POINTS_A_LIST * self.lists, FEWEST_POINTS)
-        index.train(_some_rows(pieces, count, width, most, seed))
+        index.train(sample_rows(pieces, count, width, most, seed))
         self.probes = checked(probes)
         exact = {many: Best(many) for many in {usual_k, max(k, usual_k)}}
         for piece in pieces():
@@ -238,7 +238,12 @@ class Lists:
         self.exact = {many: best.found()[1] for many, best in exact.items()}
         self.on_gpus = on_gpus > 0 and not quantised  # there faiss has no quantiser this fine
         self.index = _placed(index, half=True) if self.on_gpus else index
-        self.searched = self._settle(usual_k)
+
+        def recall_of(lists: int) -> float:
+            self.set_searched(lists)
+            return self._found_of(slice(0, None, 2), usual_k)
+
+        self.set_searched(lists_to_search(self.lists, self.on_gpus, recall_of))
 
     def _untrained(self, width: int, quantised: bool, seed: int) -> Any:
         numbers = f"PQ{width // 2 if width % 2 == 0 else width}" if quantised else "SQfp16"
@@ -251,18 +256,6 @@ class Lists:
             index.do_polysemous_training = False  # for a search that is not ours; it takes minutes
         return index
 
-    def _settle(self, k: int) -> int:
-        """Twice as many until enough is found, or no more than before: bytes that are too few do
-        not become more by looking at all lists."""
-        most = min(self.lists, MOST_ON_GPU) if self.on_gpus else self.lists
-        lists, before = min(8, most), 0.0
-        while True:
-            self._search_so_many(lists)
-            now = self._found_of(slice(0, None, 2), k)
-            if now >= RECALL or lists >= most or (before and now < before + LEAST_GAIN):
-                return lists
-            lists, before = min(2 * lists, most), now
-
     def recall(self, k: int) -> float:
         """Share of the exact k nearest that are found, of probes that settled nothing."""
         return self._found_of(slice(len(self.probes) > 1, None, 2), k)
@@ -273,7 +266,9 @@ class Lists:
         shares = [np.isin(true, mine).mean() for true, mine in zip(exact, found, strict=True)]
         return float(np.mean(shares))
 
-    def _search_so_many(self, lists: int) -> None:
+    def set_searched(self, lists: int) -> None:
+        """How many lists every later search reads."""
+        self.searched = lists
         space = self.faiss.GpuParameterSpace() if self.on_gpus else self.faiss.ParameterSpace()
         space.set_index_parameter(self.index, "nprobe", lists)
 
@@ -281,12 +276,24 @@ class Lists:
         return _or_none(*self.index.search(checked(queries), k))
 
 
+def lists_to_search(most: int, on_gpus: bool, recall_of: Callable[[int], float]) -> int:
+    """Twice as many until enough is found, or no more than before: bytes that are too few do not
+    become more by looking at all lists."""
+    most = min(most, MOST_ON_GPU) if on_gpus else most
+    lists, before = min(8, most), 0.0
+    while True:
+        now = recall_of(lists)
+        if now >= RECALL or lists >= most or (before and now < before + LEAST_GAIN):
+            return lists
+        lists, before = min(2 * lists, most), now
+
+
 def _or_none(near: np.ndarray, number: np.ndarray) -> Neighbours:
     """A similarity of -inf, and -1 as its number, where there are fewer than k."""
     return np.where(number < 0, -np.inf, near).astype(np.float32), number
 
 
-def _some_rows(pieces: Pieces, count: int, width: int, most: int, seed: int) -> np.ndarray:
+def sample_rows(pieces: Pieces, count: int, width: int, most: int, seed: int) -> np.ndarray:
     """At random, without holding the whole; never more than a gigabyte."""
     most = min(most, 10**9 // (4 * width))
     wanted = np.arange(count)

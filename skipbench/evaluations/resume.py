@@ -21,7 +21,7 @@ log = logging.getLogger("skipbench")
 
 Arrays = dict[str, np.ndarray]
 
-SHARD = 32  # images, where nothing else says how many
+SHARD = 32  # images
 
 
 class Chunks:
@@ -72,14 +72,15 @@ def in_chunks(
     work: Callable[[Sequence[int], Sequence[str]], Mapping[str, Arrays]],
     advance: Callable[[int], None],
     force: bool = False,
+    shard_images: int = SHARD,
 ) -> dict[str, list[Arrays]]:
     """For each name, what `work` made of the images, shard by shard.
 
     work: called with images and the names that lack them; it tells `advance` of each image itself.
     """
     parts: dict[str, list[Arrays]] = {name: [] for name in chunks}
-    for shard, start in enumerate(range(0, images, SHARD)):
-        numbers = range(start, min(start + SHARD, images))
+    for shard, start in enumerate(range(0, images, shard_images)):
+        numbers = range(start, min(start + shard_images, images))
         found = {name: None if force else kept.load(shard) for name, kept in chunks.items()}
         lacking = [name for name, part in found.items() if part is None]
         if lacking:

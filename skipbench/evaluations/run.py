@@ -20,7 +20,7 @@ from skipbench.engine.device import is_out_of_memory
 from skipbench.errors import OutOfMemory
 from skipbench.evaluations.base import Evaluation
 from skipbench.evaluations.record import checkpoint_part, environment_part, timing_part
-from skipbench.evaluations.resume import Chunks, TrainingState
+from skipbench.evaluations.resume import SHARD, Chunks, TrainingState
 from skipbench.features.layers import parse_layers
 from skipbench.features.reader import Features
 from skipbench.features.source import FeatureSource
@@ -149,6 +149,7 @@ class FeatureRun(Run):
     """A run on stored features of one checkpoint."""
 
     stages: tuple[str, ...] = ("scoring",)  # timed after the features
+    shard_images = SHARD  # whose results are kept together for resuming
     train: Dataset  # only of evaluations that learn from training images
     val: Dataset  # the scored images
 

@@ -19,7 +19,7 @@ from skipbench.engine.locks import FileLock
 from skipbench.engine.progress import progress
 from skipbench.errors import NumbersError, ResourceError
 from skipbench.features.cache import evict
-from skipbench.features.plan import Plan, make_plan
+from skipbench.features.plan import SHARD_BYTES, Plan, make_plan
 from skipbench.features.stream import Extractor
 from skipbench.files import append_line, read_json, size_text, write_whole
 from skipbench.images import Picture
@@ -43,8 +43,18 @@ class Shard:
 
 
 class Builder:
-    def __init__(self, root: Path, key: str, about: dict[str, Any], spec: FeatureSpec) -> None:
+    def __init__(
+        self,
+        root: Path,
+        key: str,
+        about: dict[str, Any],
+        spec: FeatureSpec,
+        *,
+        shard_bytes: int = SHARD_BYTES,
+        stalled_after: float = STALLED_AFTER,
+    ) -> None:
         self.root, self.key, self.about, self.spec = root, key, about, spec
+        self.shard_bytes, self.stalled_after = shard_bytes, stalled_after
         self.folder = root / self.key
         self._checked: set[tuple[str, str]] = set()  # (file, sha256) found sound by this process
 
@@ -53,7 +63,10 @@ class Builder:
         if stored := _read_plan(self.folder / "plan.json"):
             return stored
         width_bytes = DTYPES[self.spec.store_dtype].itemsize * backbone.facts.width
-        return make_plan(items, self.spec.size, backbone.facts.patch, width_bytes, workers)
+        return make_plan(
+            items, self.spec.size, backbone.facts.patch, width_bytes, workers,
+            shard_bytes=self.shard_bytes,
+        )  # fmt: skip
 
     def is_complete(self, plan: Plan) -> bool:
         return _read_plan(self.folder / "plan.json") is not None and not self.incomplete(plan)
@@ -147,10 +160,10 @@ class Builder:
             log.info("another process computes these features; waiting for it")
 
         with lock:
-            if not lock.acquire(True, STALLED_AFTER, on_wait):
+            if not lock.acquire(True, self.stalled_after, on_wait):
                 raise ResourceError(
                     f"another process holds {lock.path} and has shown no sign of life for "
-                    f"{STALLED_AFTER:.0f} s.\nEnd it, or use another --cache."
+                    f"{self.stalled_after:.0f} s.\nEnd it, or use another --cache."
                 )
             # What that process has done meanwhile need not be done again.
             missing = self.incomplete(plan)

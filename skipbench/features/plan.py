@@ -13,9 +13,9 @@ from itertools import groupby
 from skipbench.images import Picture, padded, target_hw
 from skipbench.records import Side, Size
 
-# What an interruption can cost: seconds of work even on a slow CPU.
+# The most that an interruption loses: seconds of work even on a slow CPU.
 SHARD_BYTES = 32_000_000
-LARGEST_SHARD = 32  # images
+SHARD_IMAGES = 32
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,11 @@ def make_plan(
     patch: int,
     bytes_per_token: int,
     workers: int = 4,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    shard_images: int = SHARD_IMAGES,
 ) -> Plan:
+    """Shards hold at most so many bytes and images, and at least one image."""
     if size is None or isinstance(size, Side):
         sizes = [target_hw(size_hw, size) for size_hw in _read_sizes(items, workers)]
     else:
@@ -60,7 +64,7 @@ def make_plan(
     order = sorted(range(len(items)), key=large_first)
     pixels = sum(h * w for h, w in (padded(size, patch) for size in sizes)) / max(len(sizes), 1)
     bytes_per_image = pixels / patch**2 * bytes_per_token
-    per_shard = int(min(max(SHARD_BYTES // max(bytes_per_image, 1), 1), LARGEST_SHARD))
+    per_shard = int(min(max(shard_bytes // max(bytes_per_image, 1), 1), shard_images))
     shards = [tuple(order[i : i + per_shard]) for i in range(0, len(order), per_shard)]
     return Plan(tuple(sizes), tuple(shards), patch)
 

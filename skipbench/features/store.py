@@ -32,7 +32,7 @@ from skipbench.engine.locks import FileLock
 from skipbench.errors import ResourceError
 from skipbench.features.build import STALLED_AFTER, STORE_VERSION, Builder, shard_name
 from skipbench.features.cache import DEFAULT_LIMIT
-from skipbench.features.plan import Plan
+from skipbench.features.plan import SHARD_BYTES, Plan
 from skipbench.features.reader import Features
 from skipbench.features.stream import Extractor
 from skipbench.files import cache_folder, ensure_writable
@@ -157,14 +157,18 @@ def open_store(
     batch_size: int | None = None,
     workers: int = 2,
     label: str = "features",
+    shard_bytes: int = SHARD_BYTES,
+    stalled_after: float = STALLED_AFTER,
 ) -> FeatureStore:
     """The features of these images: from the cache, computed as far as they are not there."""
     root = cache_folder(cache) / "features"
     ensure_writable(root)
     about = describe(backbone, items, spec)
-    builder = Builder(root, key_of(about), about, spec)
+    builder = Builder(
+        root, key_of(about), about, spec, shard_bytes=shard_bytes, stalled_after=stalled_after
+    )
     use = FileLock(root / f"{builder.key}.use.lock")
-    if not use.acquire(False, STALLED_AFTER, lambda: log.info("waiting for the cache")):
+    if not use.acquire(False, stalled_after, lambda: log.info("waiting for the cache")):
         raise ResourceError(f"{use.path}: locked by a process that shows no sign of life")
     try:
         plan = builder.plan(items, backbone, workers)

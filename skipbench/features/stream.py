@@ -84,7 +84,7 @@ class Extractor:
                 waiting.extendleft([slice(middle, part.stop), slice(part.start, middle)])
                 continue
             try:
-                columns = self._forward(batch[part], sizes_hw[part])
+                columns = self.forward(batch[part], sizes_hw[part])
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -93,7 +93,7 @@ class Extractor:
                 continue
             yield FeatureBatch(tuple(images[part]), columns)
 
-    def _forward(
+    def forward(
         self, batch: torch.Tensor, sizes_hw: Sequence[tuple[int, int]]
     ) -> dict[str, torch.Tensor]:
         if self.backbone.device.type == "cuda":

@@ -66,7 +66,7 @@ class Entry:
 
 
 def entries(stored: Iterable[Stored]) -> list[Entry]:
-    """One for each set of seeds, in the order of the records. Those without a score are left out."""
+    """In the order of the records. Those without a score are left out."""
     groups: dict[str, dict[Any, Score]] = {}
     for one in stored:
         score = Score(one)
@@ -81,9 +81,7 @@ def entries(stored: Iterable[Stored]) -> list[Entry]:
 
 def _all_but_seed(score: Score) -> str:
     facts = {name: value for name, value in score.facts.items() if name != "seed"}
-    features = {
-        k: v for k, v in score.result.features.items() if k not in ("degenerate", "layers")
-    }
+    features = {k: v for k, v in score.result.features.items() if k not in ("degenerate", "layers")}
     same = [score.sha256, score.model, facts, features, score.settings, score.images]
     return json.dumps(same, sort_keys=True)
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from skipbench.errors import NumbersError, UsageError
-from skipbench.metrics.boxes import share_percent
 from skipbench.metrics.intervals import (
     RESAMPLES,
     flip_test,
@@ -24,6 +23,7 @@ from skipbench.metrics.intervals import (
     sign_test,
     total,
 )
+from skipbench.metrics.means import share_percent
 from skipbench.metrics.segmentation import LEFT_OUT, class_iou, miou_percent
 from skipbench.records import Result
 from skipbench.results.entries import differing

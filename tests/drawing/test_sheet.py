@@ -1,9 +1,26 @@
-"""Masks and boxes as people see them."""
+"""Sheets of images with captions and a legend; masks and boxes drawn over images."""
+
+import subprocess
+import sys
 
 import numpy as np
+import pytest
+from PIL import Image
 
+from skipbench.drawing.dataset_sheet import dataset_sheet
+from skipbench.drawing.overlays import UNLABELLED, blend, draw_boxes, hues, paint
+from skipbench.drawing.sheet import Cell, save, sheet
 from skipbench.files import unlike
-from skipbench.pictures import UNLABELLED, Cell, blend, draw_boxes, paint, sheet
+
+RED, BLUE = (200, 0, 0), (0, 0, 200)
+
+
+def flat(height, width, colour=RED):
+    return np.full((height, width, 3), colour, np.uint8)
+
+
+def noise(height, width, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
 
 
 def test_paint():
@@ -12,6 +29,10 @@ def test_paint():
     assert painted.tolist() == [[[1, 2, 3], [200, 100, 50], list(UNLABELLED)]]
     assert blend(np.full((1, 3, 3), 100, np.uint8), painted, 1.0).tolist() == painted.tolist()
     assert blend(np.full((1, 3, 3), 100, np.uint8), painted, 0.0).tolist() == [[[100] * 3] * 3]
+
+
+def test_hues_differ():
+    assert len(np.unique(hues(60), axis=0)) == 60
 
 
 def test_boxes_are_drawn_on_their_outermost_pixels():
@@ -25,15 +46,73 @@ def test_boxes_are_drawn_on_their_outermost_pixels():
 
 
 def test_sheet_keeps_aspect_ratios_and_has_a_legend():
-    red = np.zeros((50, 100, 3), np.uint8) + np.array([200, 0, 0], np.uint8)
-    tall = np.zeros((100, 50, 3), np.uint8) + np.array([0, 0, 200], np.uint8)
-    plain = np.asarray(sheet([[Cell(red, "a"), Cell(tall, "b" * 500)]], height=100))
-    is_red, is_blue = (plain == [200, 0, 0]).all(2), (plain == [0, 0, 200]).all(2)
+    cells = [Cell(flat(50, 100), "a"), Cell(flat(100, 50, BLUE), "b" * 500)]
+    plain = np.asarray(sheet([cells], height=100))
+    is_red, is_blue = (plain == RED).all(2), (plain == BLUE).all(2)
     assert is_red.sum() == 100 * 200 and is_blue.sum() == 100 * 50
-    with_legend = np.asarray(sheet([[Cell(red)]], [("dog", (1, 99, 2)), ("cat", (3, 4, 99))], 100))
+    with_legend = np.asarray(
+        sheet([[Cell(flat(50, 100))]], [("dog", (1, 99, 2)), ("cat", (3, 4, 99))], 100)
+    )
     assert (with_legend == [1, 99, 2]).all(2).sum() > 100
     many = [(f"class {i}", (i, 99, i)) for i in range(60)]
-    assert sheet([[Cell(red)]], many, 100).height > with_legend.shape[0] + 200
+    assert sheet([[Cell(flat(50, 100))]], many, 100).height > with_legend.shape[0] + 200
+
+
+def test_pictures_are_placed_pixel_for_pixel():
+    cells = [[Cell(noise(40, width, width)) for width in (30, 61)]] * 2
+    drawn = np.asarray(sheet(cells, height=40, title="title", aligned=True))
+    for cell in cells[0]:
+        height, width = cell.picture.shape[:2]
+        windows = np.lib.stride_tricks.sliding_window_view(drawn, (height, width, 3))[:, :, 0]
+        found = [(y, x) for y, x in np.ndindex(windows.shape[:2])
+                 if (windows[y, x, 0, 0] == cell.picture[0, 0]).all()
+                 and (windows[y, x] == cell.picture).all()]  # fmt: skip
+        assert len(found) == 2
+
+
+def test_a_very_wide_image_is_shrunk():
+    drawn = np.asarray(sheet([[Cell(flat(10, 400)), Cell(flat(100, 50, BLUE))]], height=60))
+    rows, columns = np.nonzero((drawn == RED).all(2))
+    assert columns.max() + 1 - columns.min() == 180 and 4 <= rows.max() + 1 - rows.min() <= 5
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "name", ["$x_1$ $", r"$\frac{", "日本語.png", "two\nlines\x00", "undecodable \udcff\ud800", ""]
+)
+def test_names_of_all_kinds(name, capfd):
+    drawn = sheet([[Cell(flat(40, 60), name)]], [(name, BLUE)], 40, title=name)
+    assert (np.asarray(drawn) == RED).all(2).sum() == 40 * 60
+    assert capfd.readouterr().err == ""
+
+
+def test_data_sets_with_masks_and_with_boxes(made_voc=None):
+    from skipbench.datasets import open_dataset
+
+    data = open_dataset("shapes", limit=3)
+    drawn = np.asarray(dataset_sheet(data))
+    legend = np.asarray(data.labels.colours[1:])
+    assert drawn.shape[1] > 4 * 150
+    assert all((drawn == colour).all(2).any() for colour in legend[np.unique(data[0].labels())])
+
+
+def test_saved_pictures_are_png_with_their_dpi(tmp_path):
+    picture = Image.fromarray(noise(4, 6))
+    save(picture, tmp_path / "a.png")
+    save(picture, tmp_path / "b.png", 300)
+    with Image.open(tmp_path / "a.png") as plain, Image.open(tmp_path / "b.png") as printed:
+        assert "dpi" not in plain.info
+        assert printed.info["dpi"] == pytest.approx((300, 300), abs=0.1)
+        assert (np.asarray(plain) == np.asarray(printed)).all()
+
+
+def test_matplotlib_is_imported_when_something_is_drawn():
+    code = (
+        "import sys, skipbench.cli, skipbench.drawing.contact_sheet, skipbench.drawing.curves\n"
+        "import skipbench.drawing.dataset_sheet, skipbench.evaluations.pictures\n"
+        "sys.exit('matplotlib' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_names_are_told_apart():

@@ -14,10 +14,10 @@ import faiss
 import numpy as np
 import pytest
 import torch
+from tokens import unit
 
 from skipbench.engine import vectors
 from skipbench.errors import NumbersError, UsageError
-from skipbench.evaluations.knn.method import normalised
 
 ROOT = Path(vectors.__file__).resolve().parents[1]
 WORKS = "class IndexFlatIP: pass\n"
@@ -239,7 +239,7 @@ def test_a_build_without_gpus_is_said_once(monkeypatch, caplog, told):
     monkeypatch.setattr(vectors, "load", lambda: MagicMock(get_num_gpus=lambda: 0))
     if not told:  # older ones do not know the word
         monkeypatch.setattr(vectors, "load", lambda: object())
-    vectors._say_that_it_is_for_the_cpu.cache_clear()
+    vectors.warn_of_cpu_build.cache_clear()
     assert [vectors.gpus(torch.device("cuda")) for _ in range(3)] == [0, 0, 0]
     # One record may arrive twice: by the root, and by a handler that another test has put in.
     (warned,) = {id(one): one for one in caplog.records}.values()
@@ -252,12 +252,8 @@ def test_a_build_without_gpus_is_said_once(monkeypatch, caplog, told):
 BAD = [np.nan, np.inf, -np.inf]
 
 
-def rows(count=40, width=6, seed=0):
-    return normalised(np.random.default_rng(seed).normal(size=(count, width)))
-
-
 def spoilt(bad, where=(17, 3), count=40):
-    made = rows(count)
+    made = unit(count)
     made[where] = bad
     return made
 
@@ -286,33 +282,32 @@ def test_a_bank_with_nan_or_inf(recorded, bad, on_gpus):
         vectors.Flat(lambda: pieces, 40, 6, on_gpus=on_gpus)
     assert recorded.IndexFlatIP().add.called == bool(on_gpus)  # of the first
     with pytest.raises(NumbersError, match="NaN or Inf"):
-        lists_of(spoilt(bad), rows(8))
+        lists_of(spoilt(bad), unit(8))
     assert not recorded.index_factory().train.called
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_bank_with_nan_or_inf_that_nothing_is_learnt_from(monkeypatch, recorded, bad):
+def test_a_bank_with_nan_or_inf_that_nothing_is_learnt_from(recorded, bad):
     """All that is put in is looked at, not only the sample."""
-    monkeypatch.setattr(vectors, "POINTS_A_LIST", 1)
-    monkeypatch.setattr(vectors, "FEWEST_POINTS", 12)
+    count, sample = 20_000, vectors.FEWEST_POINTS
     recorded.knn.side_effect = lambda q, b, k, metric: (np.zeros((8, k)), np.zeros((8, k), int))
-    numbered = np.arange(40.0)[:, None]
-    learnt_from = vectors._some_rows(lambda: [numbered], 40, 1, 12, 0).ravel()
-    left = sorted(set(range(40)) - set(learnt_from.astype(int)))
+    numbered = np.arange(float(count))[:, None]
+    learnt_from = vectors.sample_rows(lambda: [numbered], count, 1, sample, 0).ravel()
+    left = sorted(set(range(count)) - set(learnt_from.astype(int)))
     with pytest.raises(NumbersError, match="NaN or Inf"):
-        lists_of(spoilt(bad, (left[-1], 0)), rows(8))
-    assert recorded.index_factory().train.called
+        lists_of(spoilt(bad, (left[-1], 0), count), unit(8))
+    assert recorded.index_factory().train.call_args.args[0].shape == (sample, 6)
 
 
 @pytest.mark.parametrize("bad", BAD)
 def test_queries_with_nan_or_inf(bad):
-    flat, lists = vectors.Flat(lambda: [rows()], 40, 6), lists_of(rows(), rows(8))
+    flat, lists = vectors.Flat(lambda: [unit(40)], 40, 6), lists_of(unit(40), unit(8))
     for index in (flat, lists):
-        assert index.search(rows(20, seed=1), 2)[1].shape == (20, 2)
+        assert index.search(unit(20, seed=1), 2)[1].shape == (20, 2)
         with pytest.raises(NumbersError, match="NaN or Inf"):
             index.search(spoilt(bad), 2)
     with pytest.raises(NumbersError, match="NaN or Inf"):
-        lists_of(rows(), spoilt(bad, (7, 5), count=8))
+        lists_of(unit(40), spoilt(bad, (7, 5), count=8))
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -341,4 +336,4 @@ def test_what_goes_in_is_as_faiss_wants_it():
     made = vectors.checked(given[:, ::2])
     assert made.dtype == np.float32 and made.flags.c_contiguous
     np.testing.assert_array_equal(made, given[:, ::2])
-    assert vectors.checked(rows(0)).shape == (0, 6)
+    assert vectors.checked(unit(0)).shape == (0, 6)

@@ -1,5 +1,5 @@
 """COCO's annotation files: read once, element by element (the 2014 one has 450 MB), into a compact
-index that is kept in the cache folder, so that a second start takes no time."""
+index that is cached, so that the second start takes no time."""
 
 import hashlib
 import io
@@ -11,10 +11,11 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
+from itertools import takewhile
 from math import isfinite
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
@@ -28,11 +29,10 @@ log = logging.getLogger("skipbench")
 
 Index = dict[str, np.ndarray]
 
-INDEX_VERSION = "2"
-CHUNK = 1 << 22  # characters read at once
 LONG_TO_READ = 50 * MB  # a larger file gets a progress line
-SPACE = re.compile(r"[ \t\r\n]*")
-ENDS = frozenset(",:]} \t\r\n")  # what may stand behind a value
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+ARROW = 40  # column of the arrow in messages of yajl
+LAST_READ = 1 << 17  # bytes; ijson reads half as many at a time
 
 COCO_PLACES = ("coco", "COCO", "coco2017", "mscoco", "MSCOCO")
 COCO_LICENCE = "images under Flickr's terms of use; annotations CC BY 4.0 (cocodataset.org)"
@@ -76,35 +76,38 @@ ANNOTATIONS_2014 = Archive(
 )
 
 
-class Lazy(ABC):
-    """An index of a COCO file, by image; opened at the first question."""
+# -- the index of a file
 
-    version: str  # another one wherever `make` puts something else into it
+
+class AnnotationIndex(ABC):
+    """What a COCO file says about each image; read, or loaded from the cache, at the first use."""
+
+    version: ClassVar[str]  # raise it whenever `build` puts something else into the index
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = Lock()  # the first question may come from several threads at once
+        self._lock = Lock()  # several threads may ask first
 
     @abstractmethod
-    def make(self) -> Index:
-        """With `files`, the images in the order of its rows."""
+    def build(self) -> Index:
+        """With `files`: the images, in the order of its rows."""
 
     def find(self, file: str, by_name: bool = True) -> tuple[Index, int]:
         """The index, and the row of an image in it.
 
-        file: its path as the JSON has it; by_name: or the name alone, where that is clear.
+        file: its path as in the JSON; by_name: its name alone will do, where that is unique.
         """
         with self._lock:
             index, rows = self._index, self._rows
         row = rows.get(file, rows.get(file.rpartition("/")[2], -1) if by_name else -1)
         if row < 0:
-            raise DataError(f"{self.path}: says nothing about {file}")
+            raise DataError(f"{self.path}: no entry for image {file}")
         return index, row
 
     @cached_property
     def _opened(self) -> Index | DataError:
         try:
-            return open_index(self.path, self.make, self.version)
+            return open_index(self.path, self.build, self.version)
         except DataError as error:
             return error  # kept: a large file is not read again for each of its images
 
@@ -123,17 +126,146 @@ class Lazy(ABC):
         return unique | {file: row for row, file in enumerate(files)}
 
 
-class LazyIndex(Lazy):
-    """The boxes."""
+def open_index(path: Path, build: Callable[[], Index], version: str) -> Index:
+    """From the cache, if it belongs to this very file and version; else built and cached."""
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    about = f"{version} {path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+    key = hashlib.sha256(about.encode()).hexdigest()[:24]
+    cached = cache_folder() / "indexes" / f"{key}.npz"
+    if stored := _load(cached):
+        return stored
+    index = build()
+    try:
+        ensure_writable(cached.parent)
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **index)
+        write_whole(cached, buffer.getvalue())
+    except ResourceError as error:
+        log.warning("the index of %s is not cached: %s", path.name, str(error).splitlines()[0])
+    return index
 
-    version = INDEX_VERSION
+
+def _load(path: Path) -> Index | None:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return dict(stored)
+    except Exception as error:  # a damaged zip raises exceptions of many kinds
+        if path.exists():
+            log.warning("%s is damaged (%s); rebuilding it", path, type(error).__name__)
+        return None
+
+
+# -- reading
+
+
+class IndexBuilder(ABC):
+    """Collects one list of the file after another in arrays of plain numbers, images first."""
+
+    lists: ClassVar[tuple[str, ...]]  # the lists to read, by their keys
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files: list[str] = []
+        self.known: set[str] = set()
+        self.sizes = array("q")  # height and width in turn
+        self.row_of: dict[int, int] = {}
+
+    @abstractmethod
+    def add(self, key: str, element: dict[str, Any]) -> None:
+        """One element of the list with this key."""
+
+    def add_image(self, element: dict[str, Any]) -> None:
+        if element["id"] in self.row_of or element["file_name"] in self.known:
+            raise ValueError("listed twice")
+        self.row_of[element["id"]] = len(self.files)
+        self.known.add(element["file_name"])
+        self.files.append(element["file_name"])
+        self.sizes.extend((element.get("height") or 0, element.get("width") or 0))
+
+    def read(self) -> None:
+        size = self.path.stat().st_size
+        for key in self.lists:
+            long = key == "annotations" and size > LONG_TO_READ
+            with megabytes(f"reading {self.path.name}, once", size if long else 0) as reach:
+                for element in elements(self.path, key, reach):
+                    self._add_checked(key, element)
+        if not self.files:
+            raise DataError(f"{self.path}: no images in it; is it a COCO annotation file?")
+
+    def _add_checked(self, key: str, element: Any) -> None:
+        try:
+            self.add(key, element)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise DataError(
+                f"{self.path}: not in COCO's format, in {key} ({type(error).__name__}: {error}): "
+                f"{json.dumps(element)[:120]}"
+            ) from None
+
+
+def elements(path: Path, key: str, reach: Reach = lambda done: None) -> Iterator[Any]:
+    """The elements of one list at the top of a JSON object. Only a little of the file is in memory
+    at a time.
+
+    Each list is one pass over the file: building the elements in C, without its other lists, is
+    faster than to pick all lists out of one stream of events in Python. Images, which are few and
+    come first, are taken from such a stream, so their pass ends with their list.
+    """
+    import ijson  # type: ignore[import-untyped]
+
+    try:
+        with path.open("rb") as file:
+            if file.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
+                file.seek(0)
+            source: Any = file
+            if key == "images":
+                events = ijson.parse(file, use_float=True)
+                source = takewhile(lambda event: event[:2] != (key, "end_array"), events)
+            try:
+                for element in ijson.items(source, f"{key}.item", use_float=True):
+                    yield element
+                    reach(file.tell())
+            except ijson.JSONError as error:
+                raise DataError(f"{path}: {_json_problem(file, error)}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _json_problem(file: IO[bytes], error: Exception) -> str:
+    """yajl says what is wrong and quotes the text around it; the line is where that text is."""
+    message = error.args[0]
+    message = message if isinstance(message, bytes) else str(message).encode()
+    what, quoted, *_ = [*message.splitlines(), b""]
+    size = file.tell()
+    file.seek(0)
+    text = file.read(size)
+    if b"premature EOF" in what:
+        return f"not JSON at line {_line(text)}: it ends too early (cut off?)"
+    before = re.escape(quoted[:ARROW].strip()).replace(rb"\ ", rb"[ \n\r]")
+    found = re.compile(before).search(text, max(size - LAST_READ, 0))
+    line = _line(text[: found.end()] if found else text)
+    words, near = (part.strip().decode("utf-8", "replace") for part in (what, quoted))
+    return f"not JSON at line {line}: {words} Near «{near}»"
+
+
+def _line(text: bytes) -> int:
+    return text.count(b"\n") + 1
+
+
+# -- boxes
+
+
+class BoxIndex(AnnotationIndex):
+    version = "2"
 
     def __init__(self, path: Path, round_corners: bool = False) -> None:
         super().__init__(path)
         self.round_corners = round_corners
 
-    def make(self) -> Index:
-        return make_index(self.path)
+    def build(self) -> Index:
+        return build_box_index(self.path)
 
     def reader(self, file: str) -> Callable[[], Boxes]:
         return partial(self.boxes, file)
@@ -155,65 +287,13 @@ class LazyIndex(Lazy):
         )
 
 
-def open_index(path: Path, make: Callable[[], Index], version: str) -> Index:
-    """From the cache, if it is of this very file and version; else made, and kept there."""
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    about = f"{version} {path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
-    key = hashlib.sha256(about.encode()).hexdigest()[:24]
-    kept = cache_folder() / "indexes" / f"{key}.npz"
-    if stored := _load(kept):
-        return stored
-    index = make()
-    try:
-        ensure_writable(kept.parent)
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **index)
-        write_whole(kept, buffer.getvalue())
-    except ResourceError as error:
-        log.warning("the index is not kept: %s", str(error).splitlines()[0])
-    return index
+class _BoxIndexBuilder(IndexBuilder):
+    lists = ("images", "categories", "annotations")
 
-
-def _load(path: Path) -> Index | None:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return dict(stored)
-    except Exception as error:  # a damaged zip raises all sorts of things; it is made anew
-        if path.exists():
-            log.warning("%s is damaged (%s) and made anew", path, type(error).__name__)
-        return None
-
-
-class Gathered(ABC):
-    """What an index is made of, as it comes, in arrays of plain numbers."""
-
-    def __init__(self) -> None:
-        self.files: list[str] = []
-        self.known: set[str] = set()
-        self.sizes = array("q")  # height and width in turn
-        self.row_of: dict[int, int] = {}
-
-    @abstractmethod
-    def add(self, key: str, element: dict[str, Any]) -> None:
-        """One element of the list of this name."""
-
-    def add_image(self, element: dict[str, Any]) -> None:
-        if element["id"] in self.row_of or element["file_name"] in self.known:
-            raise ValueError("this image is there twice")
-        self.row_of[element["id"]] = len(self.files)
-        self.known.add(element["file_name"])
-        self.files.append(element["file_name"])
-        self.sizes.extend((element.get("height") or 0, element.get("width") or 0))
-
-
-class _Boxes(Gathered):
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.names: dict[int, str] = {}
-        self.owners, self.categories = array("q"), array("q")
+        self.rows, self.categories = array("q"), array("q")
         self.xywh, self.crowds = array("d"), array("b")
 
     def add(self, key: str, element: dict[str, Any]) -> None:
@@ -221,150 +301,39 @@ class _Boxes(Gathered):
             self.add_image(element)
         elif key == "categories":
             self.names[int(element["id"])] = str(element["name"])
-        elif key == "annotations" and "bbox" in element:
-            x, y, width, height = map(float, element["bbox"])
-            if not (width >= 0 and height >= 0 and isfinite(x + y + width + height)):
-                raise ValueError(f"a box of {width} × {height} at {x}, {y}")
-            self.owners.append(element["image_id"])
-            self.xywh.extend((x, y, width, height))
-            self.categories.append(element.get("category_id", -1))
-            self.crowds.append({0: 0, 1: 1}[element.get("iscrowd", 0)])
+        elif "bbox" in element:
+            self.add_box(element)
+
+    def add_box(self, element: dict[str, Any]) -> None:
+        x, y, width, height = map(float, element["bbox"])
+        if not (width >= 0 and height >= 0 and isfinite(x + y + width + height)):
+            raise ValueError(f"a box of {width} × {height} at {x}, {y}")
+        if (image := element["image_id"]) not in self.row_of:
+            raise DataError(f"{self.path}: a box belongs to image {image}, which is not in images")
+        self.rows.append(self.row_of[image])
+        self.xywh.extend((x, y, width, height))
+        self.categories.append(element.get("category_id", -1))
+        self.crowds.append({0: 0, 1: 1}[element.get("iscrowd", 0)])
+
+    def packed(self) -> Index:
+        rows = np.array(self.rows, np.int64)
+        order = np.argsort(rows, kind="stable")
+        known = {category: number for number, category in enumerate(sorted(self.names))}
+        numbers = [known.get(category, len(known)) for category in self.categories]
+        counts = np.bincount(rows, minlength=len(self.files))
+        return {
+            "files": np.array(self.files),
+            "size_hw": np.array(self.sizes, np.int32).reshape(-1, 2),
+            "starts": np.concatenate([[0], np.cumsum(counts)]),
+            "xywh": np.array(self.xywh, np.float64).reshape(-1, 4)[order],
+            "category": np.array(numbers, np.int32)[order],
+            "crowd": np.array(self.crowds, bool)[order],
+            "categories": np.array([*(self.names[c] for c in known), "?"]),
+        }
 
 
-def gather(path: Path, gathered: Gathered) -> None:
-    """Hands it every element of the file; what is wrong is told with the file's name."""
-    size = path.stat().st_size
-    with megabytes(f"reading {path.name}, once", size if size > LONG_TO_READ else 0) as reach:
-        for key, element in elements(path, reach):
-            try:
-                gathered.add(key, element)
-            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                raise DataError(
-                    f"{path}: not as COCO writes it, in {key} ({type(error).__name__}: {error}): "
-                    f"{json.dumps(element)[:120]}"
-                ) from None
-    if not gathered.files:
-        raise DataError(f"{path}: no images in it; is it a COCO annotation file?")
-
-
-def make_index(path: Path) -> Index:
+def build_box_index(path: Path) -> Index:
     """files, size_hw: by image; xywh, category, crowd: by box, those of image i from starts[i]."""
-    gathered = _Boxes()
-    gather(path, gathered)
-    for image in gathered.owners:
-        if image not in gathered.row_of:
-            raise DataError(f"{path}: a box belongs to image {image}, which is not in its list")
-    return _packed(gathered)
-
-
-def _packed(gathered: _Boxes) -> Index:
-    rows = np.array([gathered.row_of[image] for image in gathered.owners], np.int64)
-    order = np.argsort(rows, kind="stable")
-    known = {category: number for number, category in enumerate(sorted(gathered.names))}
-    numbers = [known.get(category, len(known)) for category in gathered.categories]
-    counts = np.bincount(rows, minlength=len(gathered.files))
-    return {
-        "files": np.array(gathered.files),
-        "size_hw": np.array(gathered.sizes, np.int32).reshape(-1, 2),
-        "starts": np.concatenate([[0], np.cumsum(counts)]),
-        "xywh": np.array(gathered.xywh, np.float64).reshape(-1, 4)[order],
-        "category": np.array(numbers, np.int32)[order],
-        "crowd": np.array(gathered.crowds, bool)[order],
-        "categories": np.array([*(gathered.names[c] for c in known), "?"]),
-    }
-
-
-def elements(path: Path, reach: Reach = lambda done: None) -> Iterator[tuple[str, Any]]:
-    """(key, element) for every element of the lists at the top of a JSON object, in order.
-
-    Only a few megabytes of the file are in memory at a time.
-    """
-    try:
-        file = path.open(encoding="utf-8-sig")
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    with file:
-        text = _Text(path, file, reach)
-        text.expect("{")
-        for key in text.values("}"):
-            text.expect(":")
-            if text.skip("["):
-                for element in text.values("]"):
-                    yield key, element
-            else:
-                text.value()
-
-
-class _Text:
-    """A window onto a long JSON text. It grows while a value does not fit, and moves on."""
-
-    def __init__(self, path: Path, file: io.TextIOWrapper, reach: Reach) -> None:
-        self.path, self.file, self.reach = path, file, reach
-        self.window, self.at = "", 0
-        self.done = 0
-        self.lines = 1  # of the window's first character
-        self.decode = json.JSONDecoder().raw_decode
-
-    def value(self) -> Any:
-        self._to_next()
-        size = CHUNK
-        while True:
-            try:
-                value, end = self.decode(self.window, self.at)
-                # A number may go on in what has not been read: "-2500" of "-2500.5".
-                if self.window[end : end + 1] in ENDS or not self._more(size):
-                    self.at = end
-                    return value
-            except json.JSONDecodeError as error:
-                if not self._more(size):
-                    raise self._wrong(error.msg, error.pos) from None
-            except (ValueError, RecursionError) as error:  # too many digits, too deep
-                raise self._wrong(str(error), self.at) from None
-            size *= 2
-
-    def values(self, end: str) -> Iterator[Any]:
-        """Separated by commas, up to the end mark."""
-        if self.skip(end):
-            return
-        while True:
-            yield self.value()
-            if self.skip(end):
-                return
-            self.expect(",")
-
-    def skip(self, mark: str) -> bool:
-        self._to_next()
-        if self.window.startswith(mark, self.at):
-            self.at += 1
-            return True
-        return False
-
-    def expect(self, mark: str) -> None:
-        if not self.skip(mark):
-            raise self._wrong(f"expected {mark!r}", self.at)
-
-    def _to_next(self) -> None:
-        """Past white space, with something to read ahead."""
-        while True:
-            self.at = SPACE.match(self.window, self.at).end()  # type: ignore[union-attr]
-            if self.at < len(self.window) or not self._more(CHUNK):
-                return
-
-    def _more(self, count: int) -> bool:
-        try:
-            more = self.file.read(count)
-        except UnicodeDecodeError as error:
-            raise DataError(f"{self.path}: not UTF-8 text ({error.reason})") from None
-        if more:
-            self.done += len(more)  # characters; as many as bytes, in all but a few names
-            self.reach(self.done)
-            self.lines += self.window.count("\n", 0, self.at)
-            self.window = self.window[self.at :] + more
-            self.at = 0
-        return bool(more)
-
-    def _wrong(self, what: str, position: int) -> DataError:
-        line = self.lines + self.window.count("\n", 0, position)
-        near = self.window[max(0, position - 20) : position + 20].replace("\n", " ")
-        cut = "" if self.window.rstrip().endswith("}") else " (cut off?)"
-        return DataError(f"{self.path}: not JSON at line {line}: {what}{cut}, near «{near}»")
+    builder = _BoxIndexBuilder(path)
+    builder.read()
+    return builder.packed()

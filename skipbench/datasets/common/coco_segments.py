@@ -13,24 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from skipbench.datasets.common.coco_annotations import Gathered, Index, Lazy, gather
+from skipbench.datasets.common.coco_annotations import AnnotationIndex, Index, IndexBuilder
 from skipbench.errors import DataError
 from skipbench.images import read_header, turn
 
-VERSION = "segments 1"
 # A run of fewer pixels is written in at most 5 characters. pycocotools allows for 6 without the
 # zero at the end, and does not look.
 TOO_MANY_PIXELS = 1 << 24
 LONGEST_OUTLINE = 1_000_000  # pixels; pycocotools takes 80 bytes for each, and does not look either
 
 
-class LazySegments(Lazy):
+class SegmentIndex(AnnotationIndex):
     """Apart from the boxes, whose users do not wait for outlines."""
 
-    version = VERSION
+    version = "segments 1"
 
-    def make(self) -> Index:
-        return make_segments(self.path)
+    def build(self) -> Index:
+        return build_segment_index(self.path)
 
     def reader(self, image: Path) -> Callable[[], np.ndarray]:
         return partial(self.segments, image)
@@ -64,14 +63,14 @@ def _drawn(index: Index, row: int) -> np.ndarray:
     return drawn
 
 
-class _Outlines(Gathered):
+class _SegmentIndexBuilder(IndexBuilder):
+    lists = ("images", "annotations")
+
     def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path = path
+        super().__init__(path)
         self.rows, self.ids, self.crowds = array("q"), array("q"), array("b")
         self.areas = array("d")
         self.runs, self.lengths = bytearray(), array("q")
-        self.early: list[dict[str, Any]] = []  # annotations that stand before their image
 
     def add(self, key: str, element: dict[str, Any]) -> None:
         if key == "images":
@@ -79,17 +78,15 @@ class _Outlines(Gathered):
             height, width = self.sizes[-2:]
             if not (min(height, width) > 0 and height * width < TOO_MANY_PIXELS):
                 raise ValueError(f"height {height}, width {width}")
-        elif key == "annotations":
-            known = element["image_id"] in self.row_of
-            self.add_outline(element) if known else self.early.append(element)
+        else:
+            self.add_outline(element)
 
     def add_outline(self, element: dict[str, Any]) -> None:
         number, image = element.get("id"), element["image_id"]
         row = self.row_of.get(image)
         if row is None:
             raise DataError(
-                f"{self.path}: annotation {number} belongs to image {image}, "
-                "which is not in its list"
+                f"{self.path}: annotation {number} belongs to image {image}, which is not in images"
             )
         try:
             runs, area, crowd = _checked(element, (self.sizes[2 * row], self.sizes[2 * row + 1]))
@@ -105,29 +102,30 @@ class _Outlines(Gathered):
         self.runs += runs
         self.lengths.append(len(runs))
 
+    def packed(self) -> Index:
+        rows, areas = np.array(self.rows, np.int64), np.array(self.areas, np.float64)
+        crowds, lengths = np.array(self.crowds, bool), np.array(self.lengths, np.int64)
+        order = np.lexsort((-areas, ~crowds, rows))  # by image; crowds first; from large to small
+        ends = np.cumsum(lengths)
+        parts = [memoryview(self.runs)[ends[i] - lengths[i] : ends[i]] for i in order]
+        return {
+            "files": np.array(self.files),
+            "size_hw": np.array(self.sizes, np.int32).reshape(-1, 2),
+            "starts": np.r_[0, np.cumsum(np.bincount(rows, minlength=len(self.files)))],
+            "id": np.array(self.ids, np.int64)[order],
+            "area": areas[order],
+            "crowd": crowds[order],
+            "runs": np.frombuffer(b"".join(parts), np.uint8),
+            "run_starts": np.r_[0, np.cumsum(lengths[order])],
+        }
 
-def make_segments(path: Path) -> Index:
+
+def build_segment_index(path: Path) -> Index:
     """files, size_hw: by image; id, area, crowd and runs (from run_starts[j]): by outline, those of
     image i from starts[i], in the order in which they are drawn."""
-    gathered = _Outlines(path)
-    gather(path, gathered)
-    for element in gathered.early:
-        gathered.add_outline(element)
-    rows, areas = np.array(gathered.rows, np.int64), np.array(gathered.areas, np.float64)
-    crowds, lengths = np.array(gathered.crowds, bool), np.array(gathered.lengths, np.int64)
-    order = np.lexsort((-areas, ~crowds, rows))  # by image; crowds first; from large to small
-    ends = np.cumsum(lengths)
-    parts = [memoryview(gathered.runs)[ends[i] - lengths[i] : ends[i]] for i in order]
-    return {
-        "files": np.array(gathered.files),
-        "size_hw": np.array(gathered.sizes, np.int32).reshape(-1, 2),
-        "starts": np.r_[0, np.cumsum(np.bincount(rows, minlength=len(gathered.files)))],
-        "id": np.array(gathered.ids, np.int64)[order],
-        "area": areas[order],
-        "crowd": crowds[order],
-        "runs": np.frombuffer(b"".join(parts), np.uint8),
-        "run_starts": np.r_[0, np.cumsum(lengths[order])],
-    }
+    builder = _SegmentIndexBuilder(path)
+    builder.read()
+    return builder.packed()
 
 
 def _checked(element: dict[str, Any], size_hw: tuple[int, int]) -> tuple[bytes, float, bool]:

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from skipbench.datasets import find_folder, find_split, source
+from skipbench.datasets.common.locate import find_folder, find_split, source
 from skipbench.datasets.common.types import Item, Kind, Labels, Listing, Split
 from skipbench.engine.parallel import cores, in_parallel
 from skipbench.engine.progress import progress
 from skipbench.errors import DataError, ResourceError, some_of
 from skipbench.images import IGNORED
 
-SAMPLE = 64  # images of a split that are looked into, without `full`
-FEW = 500  # fewer images are not worth another process
+SAMPLE = 64  # images of a split that are decoded, without `full`
+PROCESSES_FROM = 500  # images; starting processes takes longer than checking fewer of them
 OUTSIDE = 1.0  # pixels by which a box may stick out: COCO's do, by rounding
 
 
@@ -29,13 +29,13 @@ class SplitReport:
     split: str
     images: int  # found
     official: int | None
-    looked_into: int
+    looked_into: int  # decoded
     damaged: tuple[str, ...]  # what is wrong, file by file
-    missing: tuple[str, ...]  # what is not there, of the split or of its list
-    notes: tuple[str, ...]  # what is odd, but no fault
+    missing: tuple[str, ...]  # images of the split or of its list
+    notes: tuple[str, ...]  # unusual, but no fault
 
     @property
-    def offenders(self) -> tuple[str, ...]:
+    def problems(self) -> tuple[str, ...]:
         return self.damaged + self.missing
 
 
@@ -45,11 +45,11 @@ class Report:
     folder: str
     full: bool
     splits: tuple[SplitReport, ...]
-    absent: dict[str, str]  # splits of which nothing is there, and why
+    absent: dict[str, str]  # splits without any image, and why
 
     @property
     def sound(self) -> bool:
-        return bool(self.splits) and not any(split.offenders for split in self.splits)
+        return bool(self.splits) and not any(split.problems for split in self.splits)
 
     def to_json(self) -> dict[str, Any]:
         return {"sound": self.sound, **asdict(self)}
@@ -62,8 +62,13 @@ def verify(
     root: str | Path | None = None,
     classes: int | None = None,
     full: bool = False,
+    processes_from: int = PROCESSES_FROM,
 ) -> Report:
-    """Look at every split that is there, or at the one named. `full` decodes every file."""
+    """Check every split that is there, or the one named.
+
+    full: decode every file, not a sample; processes_from: so many images are shared between
+    processes, fewer between threads.
+    """
     kind = source(name)
     kind.check_classes(classes)
     folder = find_folder(name, root)
@@ -81,38 +86,47 @@ def verify(
         if listing.missing and optional and not split:
             absent[part] = listing.missing
         else:
-            where = Where(name, str(folder), part, classes, known[part].labels)
-            reports.append(_look_at(where, known[part], listing, labels, full))
+            where = SplitPlace(name, str(folder), part, classes, known[part].labels)
+            chosen = _chosen(listing, full)
+            checks = _check_images(where, listing, chosen, processes_from)
+            reports.append(_report(where, known[part], listing, labels, checks))
     place = str(folder) if kind.on_disk else "drawn by the package"
     return Report(name, place, full, tuple(reports), absent)
 
 
-def _look_at(
-    where: "Where", split: Split, listing: Listing, labels: Labels | None, full: bool
-) -> SplitReport:
-    found, official = len(listing), split.images
+def _chosen(listing: Listing, full: bool) -> list[str]:
+    """Images to decode, evenly spread; those without a label are reported anyway."""
     labelled = [n for n in listing.names if n not in listing.without_label]
     count = len(labelled) if full else min(SAMPLE, len(labelled))
-    chosen = [labelled[i * len(labelled) // count] for i in range(count)]
-    looks = _looks(where, listing, chosen)
-    damaged = list(dict.fromkeys(look.problem for look in looks if look.problem))
+    return [labelled[i * len(labelled) // count] for i in range(count)]
+
+
+def _report(
+    where: "SplitPlace",
+    split: Split,
+    listing: Listing,
+    labels: Labels | None,
+    checks: "Sequence[ImageCheck]",
+) -> SplitReport:
+    found, official = len(listing), split.images
+    damaged = list(dict.fromkeys(check.problem for check in checks if check.problem))
     bare = sorted(listing.without_label)
-    if bare and not labelled:
+    if bare and len(bare) == found:
         damaged.append(f"none of its images has a label; {_without_label(listing.make(bare[0]))}")
     else:
         damaged += [_without_label(listing.make(name)) for name in bare]
     missing = [] if found else [listing.why_empty]
     if official is not None and found != official:
-        missing.append(f"{found:,} images, where the official split has {official:,}")
+        missing.append(f"{found:,} images; the official split has {official:,}")
     missing += [f"image is missing: {name}" for name in listing.absent]
-    fine = [look for look in looks if not look.problem]
+    fine = [check for check in checks if not check.problem]
     notes: Iterator[str] = iter(())
     if split.labels == "masks" and labels:
         notes = _mask_notes(fine, labels, all_seen=len(fine) == found)
     elif split.labels == "boxes":
         notes = _box_notes(fine)
     return SplitReport(
-        where.split, found, official, count, tuple(damaged), tuple(missing), tuple(notes)
+        where.split, found, official, len(checks), tuple(damaged), tuple(missing), tuple(notes)
     )
 
 
@@ -122,7 +136,7 @@ def _without_label(item: Item) -> str:
 
 
 @dataclass(frozen=True)
-class Look:
+class ImageCheck:
     """What one image and its labels are like."""
 
     problem: str | None = None
@@ -131,32 +145,32 @@ class Look:
     crowds: int = 0
 
 
-def look_into(item: Item, kind: Kind) -> Look:
+def check_image(item: Item, kind: Kind) -> ImageCheck:
     """Decode it. With masks: of the image's size, with known labels; with boxes: inside it."""
     try:
         height, width = item.read().shape[:2]
         if kind == "masks":
             counts = np.bincount(item.mask().ravel(), minlength=IGNORED + 1)
-            return Look(present=frozenset(np.flatnonzero(counts[:IGNORED]).tolist()))
+            return ImageCheck(present=frozenset(np.flatnonzero(counts[:IGNORED]).tolist()))
         if kind == "images" and item.read_boxes is None:
-            return Look()
+            return ImageCheck()
         boxes = item.boxes()
         if boxes.drawn_on_hw not in (None, (height, width)):
             drawn = "×".join(map(str, boxes.drawn_on_hw or ()))
-            return Look(f"{item.path}: {height}×{width} pixels, but its boxes are for {drawn}")
+            return ImageCheck(f"{item.path}: {height}×{width} pixels, its boxes are for {drawn}")
         beyond = (boxes.xyxy < -OUTSIDE) | (boxes.xyxy > np.array([width, height] * 2) + OUTSIDE)
         if beyond.any():
             worst = boxes.xyxy[beyond.any(1)][0].tolist()
-            return Look(f"{item.path}: a box {worst} outside its {width}×{height} pixels")
-        return Look(boxes=len(boxes.xyxy), crowds=boxes.crowds)
+            return ImageCheck(f"{item.path}: a box {worst} outside its {width}×{height} pixels")
+        return ImageCheck(boxes=len(boxes.xyxy), crowds=boxes.crowds)
     except DataError as error:
-        return Look(str(error).splitlines()[0])  # without advice for another command
-    except Exception as error:  # one strange file does not end a check of thousands
-        return Look(f"{item.path}: {type(error).__name__}: {error}")
+        return ImageCheck(str(error).splitlines()[0])  # without advice for another command
+    except Exception as error:  # one odd file must not end a check of thousands
+        return ImageCheck(f"{item.path}: {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
-class Where:
+class SplitPlace:
     """What another process needs to find the same images."""
 
     dataset: str
@@ -166,18 +180,20 @@ class Where:
     kind: Kind
 
 
-def _looks(where: Where, listing: Listing, names: Sequence[str]) -> list[Look]:
-    """In the order of the names. Many are shared out between processes: threads decode side by
-    side, but take turns at all that lies between."""
+def _check_images(
+    where: SplitPlace, listing: Listing, names: Sequence[str], processes_from: int
+) -> list[ImageCheck]:
+    """In the order of the names. Many are shared between processes: threads decode in parallel,
+    but take turns at everything else."""
     label = f"checking {where.split}"
-    if len(names) < FEW:
-        return list(in_parallel(lambda n: look_into(listing.make(n), where.kind), names, label))
-    look_into(listing.make(names[0]), where.kind)  # an index of boxes is made once, not by each
+    if len(names) < processes_from:
+        return list(in_parallel(lambda n: check_image(listing.make(n), where.kind), names, label))
+    check_image(listing.make(names[0]), where.kind)  # builds an index of boxes once, not in each
     return list(_by_processes(where, names, label))
 
 
-def _by_processes(where: Where, names: Sequence[str], label: str) -> Iterator[Look]:
-    """Each process takes every n-th name and answers with a line for each."""
+def _by_processes(where: SplitPlace, names: Sequence[str], label: str) -> Iterator[ImageCheck]:
+    """Each process takes every n-th name and answers with one line for each."""
     count = cores()
     workers = [_start(where, names[first::count]) for first in range(count)]
     try:
@@ -186,8 +202,8 @@ def _by_processes(where: Where, names: Sequence[str], label: str) -> Iterator[Lo
                 answer = workers[i % count].stdout.readline()  # type: ignore[union-attr]
                 if not answer:
                     raise ResourceError("a process that checks images died; see above")
-                look = json.loads(answer)
-                yield Look(**look | {"present": frozenset(look["present"])})
+                check = json.loads(answer)
+                yield ImageCheck(**check | {"present": frozenset(check["present"])})
                 advance(1)
     finally:
         for worker in workers:
@@ -195,8 +211,8 @@ def _by_processes(where: Where, names: Sequence[str], label: str) -> Iterator[Lo
             worker.wait()
 
 
-def _start(where: Where, names: Sequence[str]) -> "subprocess.Popen[str]":
-    """A new Python of our own, away from Ctrl-C, which is for this one."""
+def _start(where: SplitPlace, names: Sequence[str]) -> "subprocess.Popen[str]":
+    """A new Python process in a session of its own, so that Ctrl-C reaches only this one."""
     worker = subprocess.Popen(
         [sys.executable, "-m", "skipbench.datasets.common.verify"],
         stdin=subprocess.PIPE,
@@ -207,42 +223,42 @@ def _start(where: Where, names: Sequence[str]) -> "subprocess.Popen[str]":
         start_new_session=True,
     )
     assert worker.stdin
-    with suppress(BrokenPipeError), worker.stdin as asked:  # it died: said when its answer is due
+    with suppress(BrokenPipeError), worker.stdin as asked:  # it died: reported with its answers
         json.dump({"where": asdict(where), "names": list(names)}, asked)
     return worker
 
 
 def _serve() -> None:
-    """The other end: reads where and which, writes a line for each."""
+    """The other end: reads where and which, writes one line for each."""
     asked = json.loads(sys.stdin.buffer.read())
-    where = Where(**asked["where"])
+    where = SplitPlace(**asked["where"])
     kind, folder = source(where.dataset), Path(where.folder)
     listing = kind.listing(folder, where.split, kind.labels(folder, where.classes))
     try:
         for name in asked["names"]:
-            look = look_into(listing.make(name), where.kind)
-            sys.stdout.write(json.dumps(asdict(look) | {"present": sorted(look.present)}) + "\n")
+            check = check_image(listing.make(name), where.kind)
+            sys.stdout.write(json.dumps(asdict(check) | {"present": sorted(check.present)}) + "\n")
             sys.stdout.flush()
-    except BrokenPipeError:  # the one who asked is gone
+    except BrokenPipeError:  # the reader is gone
         os._exit(0)
 
 
-def _mask_notes(looks: Sequence[Look], labels: Labels, all_seen: bool) -> Iterator[str]:
-    if not looks:
+def _mask_notes(checks: Sequence[ImageCheck], labels: Labels, all_seen: bool) -> Iterator[str]:
+    if not checks:
         return
-    if ignored := sum(not look.present for look in looks):
-        yield f"masks that are ignored altogether, and count for nothing: {ignored:,}"
-    seen = frozenset[int]().union(*(look.present for look in looks))
+    if ignored := sum(not check.present for check in checks):
+        yield f"masks with no labelled pixel, which are not scored: {ignored:,}"
+    seen = frozenset[int]().union(*(check.present for check in checks))
     never = [name for i, name in enumerate(labels.classes) if i not in seen]
     if never and all_seen:
         yield f"no pixel of {some_of(never)}: left out of means"
 
 
-def _box_notes(looks: Sequence[Look]) -> Iterator[str]:
-    if crowds := sum(look.crowds for look in looks):
+def _box_notes(checks: Sequence[ImageCheck]) -> Iterator[str]:
+    if crowds := sum(check.crowds for check in checks):
         yield f"boxes around crowds, which are left out: {crowds:,}"
-    if empty := sum(look.boxes == 0 for look in looks):
-        yield f"images without a box to find, which object discovery leaves out: {empty:,}"
+    if empty := sum(check.boxes == 0 for check in checks):
+        yield f"images without a box, which object discovery leaves out: {empty:,}"
 
 
 if __name__ == "__main__":

@@ -1,21 +1,18 @@
 """PASCAL VOC's layout, which several years share.
 
-Boxes in its XML count pixels from 1 and include both ends: [xmin − 1, xmax) is the same, half-open.
+Boxes in its XML count pixels from 1 and include both ends: half-open, that is [xmin − 1, xmax).
 """
 
 import re
-import shutil
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-from PIL import Image
 
-from skipbench.datasets.common.files import fact_lines, palette, read_list, stems, there
+from skipbench.datasets.common.files import palette, read_list, stems, there
 from skipbench.datasets.common.types import Boxes, Item, Labels, Listing, Source, Split
-from skipbench.engine.parallel import in_parallel
 from skipbench.errors import DataError
 from skipbench.records import Archive
 
@@ -68,9 +65,7 @@ class Devkit(Source):
 
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
         images, annotations = folder / "JPEGImages", folder / "Annotations"
-        masks = None
-        if self.splits[split].labels == "masks":
-            masks = folder / ("SegmentationClass" + "Aug" * (split == "train_aug"))
+        masks = self.mask_folder(folder, split)
         labelled = stems(masks, ".png") if masks else stems(annotations, ".xml")
         with_xml = annotations.is_dir()
 
@@ -84,27 +79,26 @@ class Devkit(Source):
                 read_boxes=partial(read_xml, xml) if with_xml else None,
             )
 
-        part = "Segmentation" if masks else "Main"
-        file = folder / "ImageSets" / part / f"{split}.txt"
-        if split != "train_aug" and not file.exists():
+        file, listed = self.list_file(folder, split), self.listed(folder, split)
+        if listed is None:
             return Listing([], make, why_empty=f"its list is missing: {file}")
-        listed = train_aug() if split == "train_aug" else read_list(file)
-        # Some lists have a flag behind the name, some people's have the file's name.
+        # Some lists have a flag after the name, in some copies it is the file's name.
         bare = [PurePosixPath(line.split()[0]).stem for line in listed]
         names, absent = there(bare, stems(images, ".jpg"))
-        why = f"none of the images that {file} lists is there" if listed else f"{file} is empty"
+        why = f"none of the images listed in {file} exists" if listed else f"{file} is empty"
         return Listing(names, make, absent, frozenset(names) - labelled, why, listed=True)
 
+    def mask_folder(self, folder: Path, split: str) -> Path | None:
+        return folder / "SegmentationClass" if self.splits[split].labels == "masks" else None
 
-def train_aug() -> list[str]:
-    """VOC2012 train and the images of SBD, without val: the list everybody uses."""
-    names: list[str] = []
-    for line in fact_lines("voc_train_aug.txt"):
-        if line.startswith("["):
-            year = line.strip("[]")
-        else:
-            names += [f"{year}_{int(number):06d}" for number in line.split()]
-    return names
+    def list_file(self, folder: Path, split: str) -> Path:
+        part = "Segmentation" if self.splits[split].labels == "masks" else "Main"
+        return folder / "ImageSets" / part / f"{split}.txt"
+
+    def listed(self, folder: Path, split: str) -> list[str] | None:
+        """The images of a split; None where the list is missing."""
+        file = self.list_file(folder, split)
+        return read_list(file) if file.exists() else None
 
 
 def read_xml(path: Path) -> Boxes:
@@ -153,40 +147,3 @@ def _is_hard(thing: ET.Element) -> bool:
 def _size_hw(root: ET.Element) -> tuple[int, int] | None:
     height, width = (root.findtext(f"size/{side}", "") for side in ("height", "width"))
     return (int(height), int(width)) if height.isdecimal() and width.isdecimal() else None
-
-
-# -- SBD (Hariharan et al. 2011): its masks as palette PNG, as VOC's own are
-
-
-def write_masks(mats: Path, devkit: Path, names: Sequence[str]) -> None:
-    """`SegmentationClassAug` from SBD's .mat files; where VOC has a mask, VOC's is taken."""
-    folder = devkit / "SegmentationClassAug"
-    folder.mkdir(exist_ok=True)
-    done = stems(folder, ".png")
-    todo = [name for name in names if name not in done]
-    for _ in in_parallel(partial(_write_mask, mats, devkit, folder), todo, "SBD masks", "masks"):
-        pass
-
-
-def _write_mask(mats: Path, devkit: Path, folder: Path, name: str) -> None:
-    partial_file = folder / f".{name}.png"
-    own = devkit / "SegmentationClass" / f"{name}.png"
-    if own.exists():
-        shutil.copyfile(own, partial_file)
-    else:
-        image = Image.fromarray(_read_mat(mats / f"{name}.mat"))
-        image.putpalette([part for colour in palette(256) for part in colour])
-        image.save(partial_file, "PNG")
-    partial_file.replace(folder / f"{name}.png")
-
-
-def _read_mat(path: Path) -> np.ndarray:
-    """HW uint8, 0 to 20."""
-    from scipy.io import loadmat
-
-    if not path.exists():
-        raise DataError(f"mask is missing: {path}")
-    try:
-        return loadmat(path)["GTcls"][0]["Segmentation"][0].astype("uint8")
-    except Exception as error:  # scipy has exceptions of its own for each way to be damaged
-        raise DataError(f"{path}: not one of SBD's masks ({error})") from None

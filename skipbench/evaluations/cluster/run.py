@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("skipbench")
 
-SAMPLE_BYTES = 4_000_000_000  # of tokens that k-means gets, at most
-
 
 @dataclass(frozen=True)
 class ClusterCell(Cell):
@@ -74,6 +72,7 @@ class ClusterRun(FeatureRun):
 
     evaluation = EVALUATION
     settings: ClusterSettings
+    sample_bytes = 4_000_000_000  # of tokens that k-means gets, at most
     stages = ("clustering", "scoring")
     stage, advice = "clustering", "Use a smaller --sample, or fewer --layers"
     cells: list[ClusterCell]
@@ -150,7 +149,7 @@ class ClusterRun(FeatureRun):
         return made
 
     def most_tokens(self, cell: Cell) -> int:
-        return min(self.settings.sample, SAMPLE_BYTES // (4 * self.width(cell)))
+        return min(self.settings.sample, self.sample_bytes // (4 * self.width(cell)))
 
     def sample(self, cell: ClusterCell) -> np.ndarray:
         """(tokens, width) float32 of length 1: all, or as many from each image, by the seed."""
@@ -195,7 +194,9 @@ class ClusterRun(FeatureRun):
                 found = method.score(split, numbers, centroids, classes, advance)
                 return {name: _parts(pairs) for name, pairs in zip(names, found, strict=True)}
 
-            parts = in_chunks(chunks, len(self.val), work, advance, self.settings.force)
+            parts = in_chunks(
+                chunks, len(self.val), work, advance, self.settings.force, self.shard_images
+            )
         for cell in cells:
             size = cell.clusters * classes
             yield cell, csr_array(vstack([_joined(part, size) for part in parts[cell.id]]))

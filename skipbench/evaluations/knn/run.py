@@ -133,7 +133,9 @@ class KnnRun(FeatureRun):
                 )
                 return {name: {"counts": found[:, i]} for i, name in enumerate(names)}
 
-            parts = in_chunks(chunks, len(self.val), work, advance, self.settings.force)
+            parts = in_chunks(
+                chunks, len(self.val), work, advance, self.settings.force, self.shard_images
+            )
         for name, kept in parts.items():
             counts = np.concatenate([part["counts"] for part in kept])
             yield by_id[name], self._record(by_id[name], counts, memory, before), {"counts": counts}

@@ -5,6 +5,7 @@ first u is √d, known exactly and kept out; the second belongs to the largest o
 found in a block Krylov space, in float64; where that does not converge, by a dense solver.
 """
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -35,14 +36,15 @@ class Second:
     dense: torch.Tensor  # (graphs,) bool: by the dense solver
 
 
-def second_vectors(graphs: Graphs) -> Second:
+def second_vectors(graphs: Graphs, checks: Sequence[int] = CHECKS, small: int = SMALL) -> Second:
+    """checks: as CHECKS; small: up to so many tokens, the dense solver alone."""
     count, n = len(graphs), graphs.tokens
     vectors = graphs.degrees.new_empty(count, n)
     values, gaps = graphs.degrees.new_empty(2, count)
     open_ones = torch.arange(count, device=vectors.device)
-    if n > SMALL:
-        space = Krylov(graphs)
-        for products in filter(lambda products: 8 * products <= n, CHECKS):
+    if n > small:
+        space = Krylov(graphs, checks[-1])
+        for products in filter(lambda products: 8 * products <= n, checks):
             space.grow(products)
             u, value, gap, sure = space.best()
             done = open_ones[sure]
@@ -62,8 +64,9 @@ def second_vectors(graphs: Graphs) -> Second:
 class Krylov:
     """All that products with M have made of two vectors, orthonormal, for each graph."""
 
-    def __init__(self, graphs: Graphs) -> None:
-        self.graphs = graphs
+    def __init__(self, graphs: Graphs, most: int) -> None:
+        """most: products that will be made."""
+        self.graphs, self.most = graphs, most
         self.root = graphs.degrees.rsqrt()[:, None]
         self._basis, self._images = self._room(len(graphs))  # images: of the basis, under M
         self._basis[:, :1] = F.normalize(1 / self.root, dim=-1)  # the first eigenvector: √d
@@ -76,7 +79,7 @@ class Krylov:
 
     def _room(self, graphs: int) -> torch.Tensor:
         n = self.graphs.tokens
-        return self.root.new_empty(2, graphs, 1 + BLOCK * min(CHECKS[-1], n // 8), n)
+        return self.root.new_empty(2, graphs, 1 + BLOCK * min(self.most, n // 8), n)
 
     def _random(self) -> torch.Tensor:
         size = (BLOCK, self.graphs.tokens)

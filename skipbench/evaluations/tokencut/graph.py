@@ -18,7 +18,7 @@ TOP_BITS = 0x0080_8080_8080_8080  # of the seven lowest bytes
 FLOAT_BITS = 24  # whole numbers up to 2^24 are exact in float32
 
 
-def link(tokens: torch.Tensor, tau: float) -> torch.Tensor:
+def link(tokens: torch.Tensor, tau: float, rows_at_once: int = ROWS) -> torch.Tensor:
     """(graphs, n, n) bool. tokens: (graphs, n, channels); a token is linked to itself, too."""
     graphs, count, _ = tokens.shape
     tokens = tokens.float()
@@ -26,8 +26,8 @@ def link(tokens: torch.Tensor, tau: float) -> torch.Tensor:
     unit = F.normalize(tokens / largest.clamp(min=torch.finfo(torch.float32).tiny), dim=-1)
     links = torch.empty(graphs, count, count, dtype=torch.bool, device=tokens.device)
     for i in range(graphs):
-        for start in range(0, count, ROWS):
-            rows = slice(start, start + ROWS)
+        for start in range(0, count, rows_at_once):
+            rows = slice(start, start + rows_at_once)
             part = unit[i, rows] @ unit[i, start:].T > tau
             square = part[:, : len(part)]
             square |= square.T.clone()  # a cosine within rounding of τ may be two things
@@ -39,9 +39,15 @@ def link(tokens: torch.Tensor, tau: float) -> torch.Tensor:
 class Graphs:
     """Several graphs of as many tokens each."""
 
-    def __init__(self, links: torch.Tensor, eps: float, exact: str | None = None) -> None:
+    def __init__(
+        self,
+        links: torch.Tensor,
+        eps: float,
+        exact: str | None = None,
+        float_bits: int = FLOAT_BITS,
+    ) -> None:
         """links: (graphs, n, n) bool, symmetric; exact: by "int8" or "float32", else the faster."""
-        self.links, self.eps = links, eps
+        self.links, self.eps, self.float_bits = links, eps, float_bits
         self.numbers = list(range(len(links)))  # those of the links that are meant
         self.exact = exact or ("int8" if links.device.type == "cpu" and has_int8() else "float32")
         ones = torch.ones(len(links), 1, links.shape[1], dtype=torch.float64, device=links.device)
@@ -88,7 +94,7 @@ class Graphs:
 
     def _sums_float32(self, whole: torch.Tensor) -> torch.Tensor:
         """The same on any device, with digits so short that no sum exceeds what float32 holds."""
-        bits = min(11, FLOAT_BITS - self.tokens.bit_length() + 1)
+        bits = min(11, self.float_bits - self.tokens.bit_length() + 1)
         places = torch.arange(-(-BITS // bits) + 1, dtype=torch.float64, device=whole.device)
         above = torch.round(whole[..., None, :] / torch.exp2(bits * places)[:, None])
         parts = above.clone()

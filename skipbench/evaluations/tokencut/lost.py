@@ -19,10 +19,16 @@ from skipbench.evaluations.tokencut.objects import Found, nothing_stands_out, pa
 EXPANSION = 100
 
 
-def lost(tokens: torch.Tensor, grid_hw: tuple[int, int], expansion: int = EXPANSION) -> list[Found]:
-    """One object in each image. tokens: (images, height · width, channels), not normalised."""
+def lost(
+    tokens: torch.Tensor,
+    grid_hw: tuple[int, int],
+    expansion: int = EXPANSION,
+    room: int | None = None,
+) -> list[Found]:
+    """One object in each image. tokens: (images, height · width, channels), not normalised; room:
+    bytes of links."""
     found = []
-    for some in portions(tokens):
+    for some in portions(tokens, room):
         neighbours = Graphs(link(some, 0.0), eps=0.0).neighbours
         pairs = zip(some.double(), neighbours, strict=True)
         found += [_grow(image, count, grid_hw, expansion) for image, count in pairs]

@@ -15,12 +15,12 @@ and one rule decides:
     object is the whole image, and the image is counted as degenerate
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 
-from skipbench.evaluations.tokencut.eigenvector import SAME, SMALL, second_vectors
+from skipbench.evaluations.tokencut.eigenvector import CHECKS, SAME, SMALL, second_vectors
 from skipbench.evaluations.tokencut.graph import Graphs, link
 from skipbench.evaluations.tokencut.objects import Found, Solver, nothing_stands_out, part_of
 from skipbench.evaluations.tokencut.settings import EPS, TAU
@@ -31,30 +31,44 @@ BYTES_ON_CPU, BYTES_ON_GPU = 16_000_000, 256_000_000
 
 
 def tokencut(
-    tokens: torch.Tensor, grid_hw: tuple[int, int], tau: float = TAU, eps: float = EPS
+    tokens: torch.Tensor,
+    grid_hw: tuple[int, int],
+    tau: float = TAU,
+    eps: float = EPS,
+    room: int | None = None,
 ) -> list[Found]:
-    """One object in each image. tokens: (images, height · width, channels)."""
+    """One object in each image.
+
+    tokens: (images, height · width, channels); room: bytes of links at once.
+    """
     found: list[Found] = []
-    for some in portions(tokens):
+    for some in portions(tokens, room):
         found += cut(Graphs(link(some, tau), eps), grid_hw)
     return found
 
 
-def portions(tokens: torch.Tensor) -> Iterator[torch.Tensor]:
-    """So many images that their graphs fit together."""
-    room = BYTES_ON_CPU if tokens.device.type == "cpu" else BYTES_ON_GPU
+def portions(tokens: torch.Tensor, room: int | None = None) -> Iterator[torch.Tensor]:
+    """So many images that the links of their graphs fit into this many bytes."""
+    if room is None:
+        room = BYTES_ON_CPU if tokens.device.type == "cpu" else BYTES_ON_GPU
     return iter(tokens.split(max(1, room // tokens.shape[1] ** 2)))
 
 
-def cut(graphs: Graphs, grid_hw: tuple[int, int]) -> list[Found]:
-    """One object in each graph."""
+def cut(
+    graphs: Graphs,
+    grid_hw: tuple[int, int],
+    checks: Sequence[int] = CHECKS,
+    small: int = SMALL,
+) -> list[Found]:
+    """One object in each graph. checks, small: of the eigen-solver."""
     fewest, most = graphs.neighbours.amin(-1), graphs.neighbours.amax(-1)
     alike = (fewest == graphs.tokens) | (most == 0)  # zero vectors are linked to nothing
     found = [nothing_stands_out(grid_hw)] * len(graphs)
     numbers = (~alike).nonzero()[:, 0].tolist()
     if numbers:
-        second = second_vectors(graphs if len(numbers) == len(graphs) else graphs.only(~alike))
-        direct: Solver = "small" if graphs.tokens <= SMALL else "dense"
+        some = graphs if len(numbers) == len(graphs) else graphs.only(~alike)
+        second = second_vectors(some, checks, small)
+        direct: Solver = "small" if graphs.tokens <= small else "dense"
         vectors, dense = second.vectors.cpu().numpy(), second.dense.tolist()
         unclear = (second.gaps <= SAME).tolist()
         for i, y, by_lapack, none in zip(numbers, vectors, dense, unclear, strict=True):

@@ -39,7 +39,7 @@ from skipbench.evaluations.tokencut.scores import (
 from skipbench.evaluations.tokencut.settings import Score as Kind
 from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.features.layers import parse_layers
-from skipbench.features.plan import Plan, make_plan
+from skipbench.features.plan import SHARD_IMAGES, Plan, make_plan
 from skipbench.features.stream import BY_SAFETY, Extractor, FeatureBatch
 from skipbench.images import Picture, parse_size
 from skipbench.pipeline import Inspection, log_adaptation
@@ -56,6 +56,8 @@ TOKEN_ON_CPU = 4_000  # "bytes": eight images of 900 tokens are a shard
 
 class Finder:
     """A backbone and a method: what they find in pictures."""
+
+    shard_images = SHARD_IMAGES  # at most: they are kept together
 
     def __init__(self, inspection: Inspection, settings: TokencutSettings) -> None:
         self.inspection, self.settings = inspection, settings
@@ -74,7 +76,10 @@ class Finder:
         """Shards of some seconds of work: what is kept of an image is small."""
         on_cpu = self.backbone.device.type == "cpu"
         weight = TOKEN_ON_CPU if on_cpu else 1
-        return make_plan(pictures, self.spec.size, self.patch, weight, self.settings.source.workers)
+        return make_plan(
+            pictures, self.spec.size, self.patch, weight, self.settings.source.workers,
+            shard_images=self.shard_images,
+        )  # fmt: skip
 
     def look(
         self, pictures: Sequence[Picture], plan: Plan, shards: Sequence[int]

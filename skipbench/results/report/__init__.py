@@ -1,16 +1,19 @@
-"""`skipbench report`: all that records tell, on one page that needs nothing else.
+"""`skipbench report`: records as one page that needs no other file.
 
 records → summary, tables, curves, classes, pictures, provenance → page.html with jinja2
 
-Everything from files is text: jinja2 escapes it, signs that would not show or would turn the line
-around are written out, and the page's policy lets nothing run but its own script.
+Text from files stays text: jinja2 escapes it, invisible and direction-changing characters are
+written out, and the page's policy lets only its own script run.
 """
 
 import base64
 import hashlib
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,30 +21,41 @@ from typing import Any
 from skipbench import __version__
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, user_path, write_whole
-from skipbench.results.read import Source, Stored
+from skipbench.results.entries import Entry, entries
+from skipbench.results.read import Source, Stored, listed, sift
+from skipbench.results.report.comparisons import comparisons
 from skipbench.results.report.curves import over_blocks, over_epochs, over_rates
-from skipbench.results.report.pictures import album
+from skipbench.results.report.pictures import picture_groups
 from skipbench.results.report.records import anchors_of, page_records
 from skipbench.results.report.summary import by_class, summary
 from skipbench.results.report.tables import page_tables
-from skipbench.results.report.variants import (
-    Shown,
-    dataset_name,
-    gather,
-    in_order,
-    kind_name,
-    rivals,
-)
+from skipbench.results.report.values import in_order
 from skipbench.results.scores import Score
+from skipbench.results.where import only, parse_where
+from skipbench.results.words import dataset_name
+
+log = logging.getLogger("skipbench")
 
 TITLE = "Skip and skipless vision transformers"
-LONG_NAME = 60  # signs; longer ones are cut in the middle, and whole where the record is told
+LONG_NAME = 60  # characters; longer names are shortened in the middle
 
-# Signs that do not show, or that change the direction of what follows; half of a pair.
+# Characters that do not show, or that change the direction of what follows; half of a pair.
 UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff]"
 )
+
+
+@dataclass(frozen=True)
+class Content:
+    """The records of a page. Some have no score, only pictures."""
+
+    records: tuple[Stored, ...]
+    left_out: tuple[str, ...]  # what could not be read, one line each
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        return entries(self.records)
 
 
 def report(
@@ -52,20 +66,39 @@ def report(
     where: Iterable[str] = (),
     strict: bool = False,
 ) -> Path:
-    """One page of all records in folders and files; returns where it is.
+    """One page of all records in folders and files; returns its path.
 
     where: "dataset=voc" and so on; strict: a damaged or newer record is an error.
     """
     path = user_path(out)
     if path.is_dir():
-        raise UsageError(f"{path} is a folder: give the page a name in it, as in report.html")
+        raise UsageError(f"{path} is a folder: give a file, such as report.html")
     ensure_writable(path.parent)
-    shown = gather(results, where, strict)
-    write_whole(path, page(shown, title or TITLE).encode())
+    write_whole(path, page(read_content(results, where, strict), title or TITLE).encode())
     return path
 
 
-def page(shown: Shown, title: str) -> str:
+def read_content(results: Source | Iterable[Source], where: Iterable[str], strict: bool) -> Content:
+    wanted, given = parse_where(where), listed(results)
+    found, wrong = sift(given)
+    left_out = []
+    for path, error in wrong.items():
+        if strict:
+            raise error
+        # Others may see the page: it does not tell them the names of folders.
+        left_out.append(str(error).replace(str(path), path.name))
+        log.warning("left out: %s", error)
+    if records := only(found, wanted):
+        return Content(tuple(records), tuple(left_out))
+    if found:
+        raise UsageError("no records match --where")
+    places = ", ".join(str(source) for source in given if isinstance(source, str | Path))
+    damaged = f" ({len(left_out)} could not be read)" if left_out else ""
+    place = f"in {places}" if places else "to show"
+    raise UsageError(f"no records {place}{damaged}: give a folder with results of an evaluation")
+
+
+def page(content: Content, title: str) -> str:
     import jinja2
 
     own = jinja2.PackageLoader("skipbench.results.report", "page")
@@ -74,7 +107,8 @@ def page(shown: Shown, title: str) -> str:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     made.filters["short"] = short
-    text = made.get_template("page.html").render(_content(shown), title=title, **_own_parts())
+    template = made.get_template("page.html")
+    text = template.render(_parts(content), title=title, **_style_and_script())
     return UNSEEN.sub(lambda found: _written_out(found.group()), text)
 
 
@@ -89,8 +123,8 @@ def short(name: object, most: int = LONG_NAME) -> str:
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
-def _own_parts() -> dict[str, Any]:
-    """Style and script of the page, and the policy that lets just these two be."""
+def _style_and_script() -> dict[str, Any]:
+    """And the policy that allows just these two."""
     from markupsafe import Markup
 
     folder = files("skipbench.results.report") / "page"
@@ -106,13 +140,14 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _content(shown: Shown) -> dict[str, Any]:
-    found = shown.entries
-    pairs = rivals(found)
-    pictures = album(shown.records)
+def _parts(content: Content) -> dict[str, Any]:
+    found, scores = content.entries, [Score(stored) for stored in content.records]
+    pairs = comparisons(found)
+    pictures, unreadable = picture_groups(content.records)
+    evaluations = {entry.first.evaluation.name: entry.first.evaluation for entry in found}
     return {
-        "about": _about(shown.records),
-        "left_out": [*shown.left_out, *pictures.left_out],
+        "about": _about(scores),
+        "left_out": [*content.left_out, *unreadable],
         "summary": summary(pairs),
         "tables": page_tables(found),
         "curves": [
@@ -121,35 +156,33 @@ def _content(shown: Shown) -> dict[str, Any]:
             ("Over learning rates", over_rates(pairs)),
         ],
         "classes": by_class(pairs),
-        "pictures": pictures.groups,
-        "coherent": any(e.first.metric == "coherence" for e in found),
-        "records": page_records(shown.records, found),
-        "anchors": anchors_of(shown.records),
+        "pictures": pictures,
+        "glossary": [term for one in evaluations.values() for term in one.glossary.items()],
+        "records": page_records(content.records, found),
+        "anchors": anchors_of(content.records),
         "version": __version__,
     }
 
 
-def _about(records: Sequence[Stored]) -> list[tuple[str, str]]:
-    """What it is a page of, in a few lines."""
-    results = [stored.result for stored in records]
-    kinds = Counter(kind_name(Score(stored).facts) for stored in records)
+def _about(scores: Sequence[Score]) -> list[tuple[str, str]]:
+    """The head of the page."""
+    results = [score.result for score in scores]
+    kinds = Counter(score.title for score in scores)
     splits = {(r.dataset["name"], str(r.dataset["split"])) for r in results}
     data = [
         f"{dataset_name(name)} ({split})"
         for name, split in sorted(splits, key=lambda pair: (in_order(pair[0], "dataset"), pair[1]))
     ]
-    variants = Counter(
-        str(variant)
-        for _, variant in {(r.checkpoint["sha256"], r.checkpoint["residual"]) for r in results}
-    )
+    models = {(r.checkpoint["sha256"], r.checkpoint["residual"]) for r in results}
+    variants = Counter(str(variant) for _, variant in models)
     days = sorted(str(r.timing["finished"])[:10] for r in results if r.timing.get("finished"))
     made_by = sorted({str(r.environment.get("skipbench", "an unknown version")) for r in results})
     return [
         ("Records", ", ".join(f"{count:,} of {kind}" for kind, count in kinds.items())),
         ("Data sets", _some(data)),
         ("Checkpoints", ", ".join(f"{count} {word}" for word, count in sorted(variants.items()))),
-        ("Made", " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not said"),
-        ("With", "skipbench " + _some(made_by)),
+        ("Dates", " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not recorded"),
+        ("Version", "skipbench " + _some(made_by)),
     ]
 
 

@@ -1,7 +1,7 @@
-"""Charts as SVG, written out by hand: numbers in, marks where they belong.
+"""Charts as SVG with tooltips, in the colours of either theme: a plotting library draws neither.
 
-No colour stands here. The classes skip, skipless and other get theirs from the page's style sheet,
-for both themes; lines of one variant differ in their dashes and in the shape of their points.
+The classes skip, skipless and other get their colours from the page's style sheet; lines of one
+variant differ in their dashes and in the shape of their points.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,9 +11,10 @@ from math import ceil, floor, log10
 
 from markupsafe import Markup, escape
 
+from skipbench.results.report.values import VARIANTS
+
 WIDTH, HEIGHT = 380, 236
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 12, 42  # margins around the plot
-VARIANTS = ("skip", "skipless")
 
 Interval = tuple[float, float]
 Place = Callable[[float], float]  # where a number lies, in pixels
@@ -33,7 +34,7 @@ class Point:
     x: float
     y: float
     interval: Interval | None = None
-    said: str = ""  # what the tooltip says
+    tooltip: str = ""
     chosen: bool = False  # gets a ring
 
 
@@ -60,7 +61,7 @@ class Axis:
 
 
 def known(variant: object) -> str:
-    """The class of a variant: never what a file says, but one of three words."""
+    """The class of a variant: never text from a file, but one of three words."""
     return str(variant) if variant in VARIANTS else "other"
 
 
@@ -77,7 +78,7 @@ def ticks(low: float, high: float, most: int = MOST_TICKS) -> tuple[float, ...]:
 
 
 def y_axis(label: str, lines: Iterable[Line]) -> Axis:
-    """Holds every point and interval, with some air."""
+    """Every point and interval fits, with a margin."""
     points = [point for line in lines for point in line.points]
     ends = [value for point in points for value in (point.y, *(point.interval or ()))]
     low, high = min(ends), max(ends)
@@ -87,7 +88,7 @@ def y_axis(label: str, lines: Iterable[Line]) -> Axis:
 
 
 def x_axis(label: str, lines: Iterable[Line]) -> Axis:
-    """Its ticks are the places that there are, if they are few."""
+    """The ticks are the points' own places, if they are few."""
     places = sorted({point.x for line in lines for point in line.points})
     low, high = places[0], places[-1]
     air = 0.04 * (high - low) or 1.0
@@ -105,8 +106,8 @@ def log_axis(label: str, lines: Iterable[Line]) -> Axis:
 # -- the chart
 
 
-def line_chart(lines: Sequence[Line], x: Axis, y: Axis, said: str) -> Markup:
-    """said: what it shows, for those who do not see it."""
+def line_chart(lines: Sequence[Line], x: Axis, y: Axis, alt: str) -> Markup:
+    """alt: in words, for screen readers."""
     to_x = x.scale(LEFT, WIDTH - RIGHT)
     to_y = y.scale(HEIGHT - BOTTOM, TOP)
     parts = [_axes(x, y, to_x, to_y)]
@@ -114,7 +115,7 @@ def line_chart(lines: Sequence[Line], x: Axis, y: Axis, said: str) -> Markup:
     parts += [_line(line, to_x, to_y) for line in lines]
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(WIDTH, HEIGHT, said, _join(parts))
+    ).format(WIDTH, HEIGHT, alt, _join(parts))
 
 
 def _axes(x: Axis, y: Axis, to_x: Place, to_y: Place) -> Markup:
@@ -150,8 +151,8 @@ def _axes(x: Axis, y: Axis, to_x: Place, to_y: Place) -> Markup:
 def _band(line: Line, to_x: Place, to_y: Place) -> Markup:
     """Neighbours with intervals make a band; one alone has a bar."""
     parts = []
-    for there, run in groupby(line.points, key=lambda point: point.interval is not None):
-        if not there:
+    for has_interval, run in groupby(line.points, key=lambda point: point.interval is not None):
+        if not has_interval:
             continue
         ends = [(to_x(p.x), *map(to_y, p.interval)) for p in run if p.interval]
         if len(ends) == 1:
@@ -173,12 +174,12 @@ def _line(line: Line, to_x: Place, to_y: Place) -> Markup:
 
 
 def _point(point: Point, style: int, x: float, y: float) -> Markup:
-    """The circle that is not seen is easier to meet with a finger or a mouse."""
+    """With an invisible circle that is easier to hit with a finger or a mouse."""
     ring = Markup('<circle class="ring" r="7"/>') if point.chosen else ""
     return Markup(
         '<g class="point" transform="translate({} {})"><title>{}</title>'
         '<circle class="reach" r="10"/>{}<path d="{}"/></g>'
-    ).format(x, y, point.said, ring, SHAPES[style % len(SHAPES)])
+    ).format(x, y, point.tooltip, ring, SHAPES[style % len(SHAPES)])
 
 
 def sample(line: Line) -> Markup:
@@ -192,13 +193,13 @@ def sample(line: Line) -> Markup:
     )
 
 
-# -- small ones
+# -- small charts
 
 
 def forest(
     rows: Sequence[tuple[str, float | None, Interval | None]], low: float, high: float
 ) -> Markup:
-    """A dot and its interval for each variant, one below the other. low, high: of the scale."""
+    """A dot and an interval for each variant, one below the other. low, high: of the scale."""
     to_x = Axis("", low, high, ()).scale(6, 194)
     parts = []
     for i, (variant, value, interval) in enumerate(rows):
@@ -221,7 +222,7 @@ def forest(
 
 
 def bars(values: Sequence[tuple[str, float | None]]) -> Markup:
-    """One thin bar a variant, of a hundred percent."""
+    """One thin bar per variant, from 0 to 100 percent."""
     parts = [
         Markup('<rect class="{}" y="{}" width="{}" height="7"/>').format(
             known(variant), 8 * i, round(min(max(value, 0.0), 100.0), 2)

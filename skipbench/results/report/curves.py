@@ -1,10 +1,11 @@
-"""Curves of the page: over epochs, over blocks, over the learning rates of a probe."""
+"""The page's curves: over epochs, over blocks, over learning rates."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from skipbench.results.entries import Entry
 from skipbench.results.report.charts import (
     Axis,
     Line,
@@ -15,29 +16,19 @@ from skipbench.results.report.charts import (
     x_axis,
     y_axis,
 )
-from skipbench.results.report.variants import (
-    Rivals,
-    dataset_name,
-    differing_words,
-    ends,
-    features_name,
-    in_order,
-    kind_name,
-    metric_name,
-    number,
-)
-from skipbench.results.scores import CHOSEN, Entry
+from skipbench.results.report.comparisons import Comparison, differing_words
+from skipbench.results.report.values import ends, features_name, in_order, number
+from skipbench.results.scores import CHOSEN
+from skipbench.results.words import dataset_name, score_text
 
-MOST_LINES = 8  # in one chart; beyond, nobody can tell them apart
+MOST_LINES = 8  # in one chart; more cannot be told apart
 
-# Those of an entry; the words are what their tooltips begin with.
+# The points of an entry; the text is what their tooltips begin with.
 Points = Callable[[Entry, str], list[Point]]
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """One chart to be."""
-
+class Chart:
     title: str
     lines: tuple[Line, ...]
     more: int = 0  # lines that are not drawn
@@ -47,19 +38,18 @@ def over_epochs(found: Sequence[Entry]) -> list[dict[str, Any]]:
     """The paper's Figure 2: a chart for each data set and choice of features."""
     known = [entry for entry in found if isinstance(entry.facts["epoch"], int)]
     apart = ("residual", "optimizer", "depth")
-    return _family(known, "epoch", lambda e, what: [_point(e, what, e.facts["epoch"])], apart)
+    return _families(known, "epoch", lambda e, what: [_point(e, what, e.facts["epoch"])], apart)
 
 
 def over_blocks(found: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Records of one block each, and of several that were scored one by one: a chart for each data
-    set."""
+    """A chart for each data set, of records of one block and of several scored one by one."""
     known = [entry for entry in found if _by_block(entry, "")]
     apart = ("residual", "optimizer", "depth", "epoch", "checkpoint")
-    return _family(known, "block", _by_block, apart)
+    return _families(known, "block", _by_block, apart)
 
 
 def _by_block(entry: Entry, what: str) -> list[Point]:
-    """A ring around the block whose figure is the record's."""
+    """The block of the record's score is marked as chosen."""
     blocks, metrics = entry.first.result.features.get("blocks"), entry.first.result.metrics
     if isinstance(blocks, list) and len(blocks) == 1:
         return [_point(entry, what, blocks[0])]
@@ -69,44 +59,48 @@ def _by_block(entry: Entry, what: str) -> list[Point]:
         if block is None or value is None:
             continue
         interval = ends(row.get("interval"))
-        said = f"{what} {block:g}: {figure_words(value, interval)}"
-        points.append(Point(block, value, interval, said, chosen=block == metrics.get("block")))
+        tooltip = f"{what} {block:g}: {score_text(value, interval)}"
+        points.append(Point(block, value, interval, tooltip, chosen=block == metrics.get("block")))
     return points
 
 
-def _family(
+def _point(entry: Entry, what: str, x: float) -> Point:
+    tooltip = f"{what} {x:g}: {score_text(entry.value, entry.interval)}"
+    return Point(x, entry.value, entry.interval, tooltip)
+
+
+def _families(
     found: Sequence[Entry], axis: str, points: Points, apart: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    """For each evaluation and data set its charts, with one y axis and one legend for all.
+    """The charts of each evaluation and data set.
 
-    apart: facts in which lines differ; those that say nothing are not told.
+    apart: facts that tell lines apart; those that are the same for all are not named.
     """
     made = []
     for group in _grouped(found, _same_family):
-        named = _namer(group, apart)
+        name = _namer(group, apart)
         styles: dict[str, dict[str, int]] = {}  # of a line, by variant and label
         charts = []
         for peers in _grouped(group, lambda e: _same_chart(e, axis)):
-            if lines := _curves(_lines(peers, axis, points, named)):
+            if lines := _real_curves(_lines(peers, axis, points, name)):
                 kept = [_styled(line, styles) for line in lines[:MOST_LINES]]
                 title = _chart_title(peers[0], group, axis)
-                charts.append(Drawn(title, tuple(kept), len(lines) - len(kept)))
+                charts.append(Chart(title, tuple(kept), len(lines) - len(kept)))
         if charts:
-            about = f"over {axis}s"
-            lines = [line for one in charts for line in one.lines]
-            made.append(_shown(group[0], charts, x_axis(axis, lines), about))
+            lines = [line for chart in charts for line in chart.lines]
+            made.append(_shown(group[0], charts, x_axis(axis, lines), f"over {axis}s"))
     return made
 
 
-def _curves(lines: Sequence[Line]) -> list[Line]:
-    """A single point stays only beside a curve of the other variant that it belongs to."""
+def _real_curves(lines: Sequence[Line]) -> list[Line]:
+    """A single point is kept only beside the curve of the other variant that it belongs to."""
 
-    def others(line: Line) -> str:
+    def but_variant(line: Line) -> str:
         return line.label.removeprefix(line.variant)
 
     real = [line for line in lines if len({point.x for point in line.points}) > 1]
-    beside = {others(line) for line in real}
-    return [line for line in lines if line in real or others(line) in beside]
+    beside = {but_variant(line) for line in real}
+    return [line for line in lines if line in real or but_variant(line) in beside]
 
 
 def _styled(line: Line, styles: dict[str, dict[str, int]]) -> Line:
@@ -115,16 +109,16 @@ def _styled(line: Line, styles: dict[str, dict[str, int]]) -> Line:
 
 
 def _namer(group: Sequence[Entry], apart: tuple[str, ...]) -> Callable[[Entry], str]:
-    """The variant, and every further fact that tells lines apart which look alike without it."""
+    """The variant, and each further fact without which different lines would have one name."""
 
     def kinds(names: list[str]) -> int:
         return len({tuple(str(entry.facts[name]) for name in names) for entry in group})
 
-    told: list[str] = []
+    named: list[str] = []
     for name in apart:
-        if not told or kinds([*told, name]) > kinds(told):
-            told.append(name)
-    return lambda entry: " ".join(_fact(name, entry.facts[name]) for name in told)
+        if not named or kinds([*named, name]) > kinds(named):
+            named.append(name)
+    return lambda entry: " ".join(_fact(name, entry.facts[name]) for name in named)
 
 
 def _fact(name: str, value: Any) -> str:
@@ -144,12 +138,12 @@ def _grouped(found: Iterable[Entry], key: Callable[[Entry], Any]) -> list[list[E
 
 
 def _same_family(entry: Entry) -> list[Any]:
-    """Figures that may share an axis."""
-    return [kind_name(entry.facts), entry.facts["dataset"], entry.first.metric]
+    """Scores that may share an axis."""
+    return [entry.first.title, entry.facts["dataset"], entry.first.metric]
 
 
 def _same_chart(entry: Entry, axis: str) -> list[Any]:
-    """Figures that may share a chart: made in the same way on the same images."""
+    """Scores that may share a chart: of one protocol on the same images."""
     settings = dict(entry.first.settings)
     if axis == "block" and entry.first.by_block:
         del settings[CHOSEN]  # every block has its point, chosen or not
@@ -161,91 +155,77 @@ def _chart_title(entry: Entry, group: Sequence[Entry], axis: str) -> str:
     if axis == "block":
         return differing_words(entry, group, [CHOSEN] if entry.first.by_block else [])
     parts = (features_name(entry.facts["features"]), differing_words(entry, group))
-    return ", ".join(part for part in parts if part)
+    return ", ".join(filter(None, parts))
 
 
 def _lines(
-    found: Sequence[Entry],
-    axis: str,
-    points: Points,
-    named: Callable[[Entry], str],
+    found: Sequence[Entry], axis: str, points: Points, name: Callable[[Entry], str]
 ) -> list[Line]:
-    """skip before skipless, AdamW before SOAP. What two records have alike is one point."""
+    """skip before skipless, AdamW before SOAP. A point that two records share is drawn once."""
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in found:
-        groups.setdefault((str(entry.facts["residual"]), named(entry)), []).append(entry)
+        groups.setdefault((str(entry.facts["residual"]), name(entry)), []).append(entry)
     lines = []
     for (variant, label), group in sorted(groups.items(), key=lambda item: item[0]):
-        told = [point for entry in group for point in points(entry, f"{label}, {axis}")]
-        told.sort(key=lambda point: (point.x, point.y, point.chosen))
-        alike = {(point.x, point.y, point.interval): point for point in told}  # the ring is last
-        lines.append(Line(label, variant, tuple(alike.values())))
+        found_points = [point for entry in group for point in points(entry, f"{label}, {axis}")]
+        found_points.sort(key=lambda point: (point.x, point.y, point.chosen))
+        once = {(point.x, point.y, point.interval): point for point in found_points}  # chosen last
+        lines.append(Line(label, variant, tuple(once.values())))
     return lines
 
 
-def _point(entry: Entry, what: str, x: float) -> Point:
-    said = f"{what} {x:g}: {figure_words(entry.value, entry.interval)}"
-    return Point(x, entry.value, entry.interval, said)
-
-
-def figure_words(value: float, interval: tuple[float, float] | None) -> str:
-    return f"{value:.1f}" + (f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else "")
-
-
-def _shown(entry: Entry, drawn: Sequence[Drawn], x: Axis, about: str) -> dict[str, Any]:
-    """One legend and one y axis for all charts: the same line looks the same in each."""
-    lines = {line.label: line for one in drawn for line in one.lines}
-    metric, title = metric_name(entry), dataset_name(entry.facts["dataset"])
-    y = y_axis(metric, [line for one in drawn for line in one.lines])
+def _shown(entry: Entry, charts: Sequence[Chart], x: Axis, about: str) -> dict[str, Any]:
+    """All charts share one legend and one y axis."""
+    lines = {line.label: line for chart in charts for line in chart.lines}
+    metric, title = entry.first.metric_name, dataset_name(entry.facts["dataset"])
+    y = y_axis(metric, [line for chart in charts for line in chart.lines])
     return {
         "title": title,
-        "about": f"{kind_name(entry.facts)}, {metric} {about}",
+        "about": f"{entry.first.title}, {metric} {about}",
         "charts": [
             {
                 "title": one.title,
-                "svg": line_chart(one.lines, x, y, _in_words(one, f"{metric} {about}, {title}")),
+                "svg": line_chart(one.lines, x, y, _alt_text(one, f"{metric} {about}, {title}")),
                 "more": one.more,
             }
-            for one in drawn
+            for one in charts
         ],
         "legend": [(sample(line), line.label) for line in lines.values()],
     }
 
 
-def _in_words(drawn: Drawn, about: str) -> str:
-    """For those who do not see it: where each line begins and ends."""
+def _alt_text(chart: Chart, about: str) -> str:
+    """Where each line begins and ends."""
     told = [
         f"{line.label} from {line.points[0].y:.1f} at {line.points[0].x:g} "
         f"to {line.points[-1].y:.1f} at {line.points[-1].x:g}"
-        for line in drawn.lines
+        for line in chart.lines
     ]
-    return "; ".join([", ".join(part for part in (about, drawn.title) if part), *told])
+    return "; ".join([", ".join(filter(None, (about, chart.title))), *told])
 
 
-# -- the learning rates of a probe
+# -- learning rates
 
 
-def over_rates(found: Sequence[Rivals]) -> list[dict[str, Any]]:
-    """The sweep behind the best figure of either variant; a ring around the rate that was taken."""
-    groups: dict[tuple[Any, Any], list[tuple[Entry, Drawn]]] = {}
-    for rivals in found:
-        sweeps = [_sweep(variant, entry) for variant, entry in rivals.best.items()]
+def over_rates(found: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """The sweep of the best score of either variant; the rate of the record is marked."""
+    groups: dict[tuple[Any, Any], list[tuple[Entry, Chart]]] = {}
+    for one in found:
+        sweeps = [_sweep(variant, entry) for variant, entry in one.best.items()]
         if lines := tuple(line for line in sweeps if line):
-            features = features_name(rivals.facts["features"])
-            title = ", ".join(part for part in (features, rivals.how) if part)
-            place = rivals.facts["evaluation"], rivals.facts["dataset"]
-            entry = next(iter(rivals.best.values()))
-            groups.setdefault(place, []).append((entry, Drawn(title, lines)))
+            title = ", ".join(filter(None, (features_name(one.facts["features"]), one.how)))
+            place = one.facts["evaluation"], one.facts["dataset"]
+            groups.setdefault(place, []).append((one.any_entry, Chart(title, lines)))
     made = []
     for group in groups.values():
         charts = [chart for _, chart in group]
-        across = log_axis("learning rate", [line for one in charts for line in one.lines])
+        across = log_axis("learning rate", [line for chart in charts for line in chart.lines])
         made.append(_shown(group[0][0], charts, across, "over learning rates"))
     return made
 
 
 def _sweep(variant: str, entry: Entry) -> Line | None:
-    """Of the first seed. Rates that diverged have no figure and no point."""
+    """Of the first seed. A rate that diverged has no score and no point."""
     metrics = entry.first.result.metrics
     rows = metrics.get("rates")
     points = []
@@ -255,7 +235,7 @@ def _sweep(variant: str, entry: Entry) -> Line | None:
         if rate is None or value is None or rate <= 0:
             continue
         interval = ends(told.get("interval"))
-        said = f"{variant}, rate {rate:g}: {figure_words(value, interval)}"
-        points.append(Point(rate, value, interval, said, chosen=rate == metrics.get("rate")))
+        tooltip = f"{variant}, rate {rate:g}: {score_text(value, interval)}"
+        points.append(Point(rate, value, interval, tooltip, chosen=rate == metrics.get("rate")))
     points.sort(key=lambda point: point.x)
     return Line(variant, variant, tuple(points)) if len(points) > 1 else None

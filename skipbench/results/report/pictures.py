@@ -1,4 +1,4 @@
-"""Pictures of the page: the tiles that evaluations put beside their records, set side by side.
+"""The page's pictures: the tiles that evaluations put beside their records, side by side.
 
     results/<id>/tiles/index.json    {"tiles": [{"image", "shared": {kind: file}, "own": {…},
                                                  "note": words on its own ones}, …],
@@ -14,22 +14,18 @@ import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 from skipbench.errors import DataError
+from skipbench.results.entries import Entry
 from skipbench.results.read import Stored
-from skipbench.results.report.variants import (
-    EVALUATIONS,
-    dataset_name,
-    differing_words,
-    features_name,
-    kind_name,
-    order_of,
-)
-from skipbench.results.scores import CHOSEN, Entry, Score
+from skipbench.results.report.comparisons import differing_words
+from skipbench.results.report.values import features_name, order_of
+from skipbench.results.scores import CHOSEN, Score
+from skipbench.results.words import dataset_name
 
 MOST_INDEX_BYTES = 1_000_000
 MOST_BYTES = 8_000_000  # of a picture's file
@@ -37,62 +33,61 @@ MOST_PIXELS = 8_000_000
 MOST_SIDE = 640  # on the page; larger ones are made smaller
 MOST_IMAGES = 12  # rows of a data set
 MOST_RECORDS = 8  # side by side; of more, the best of either variant
-KINDS = {"truth": "ground truth", "pca": "PCA", "box": "box found", "mask": "mask found"}
 PICTURE = "image"  # the kind that is the same, whatever was evaluated
+TRUTH = "truth"
 
 Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """What one record has to show."""
+    """The pictures of one record."""
 
-    stored: Stored
+    score: Score
     images: Mapping[str, Mapping[str, Mapping[str, Path]]]  # image → "shared", "own" → kind → file
     legend: tuple[tuple[str, str], ...]
     notes: Mapping[str, str]  # image → a few words
 
+    def files(self, image: str, part: str) -> Mapping[str, Path]:
+        return self.images.get(image, {}).get(part, {})
 
-@dataclass
-class Album:
-    """The groups of a page, and what went wrong on the way."""
-
-    groups: list[dict[str, Any]] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
+    def caption(self, kind: str) -> str:
+        return "ground truth" if kind == TRUTH else self.score.evaluation.tiles.get(kind, kind)
 
 
-def album(records: Sequence[Stored]) -> Album:
-    made = Album()
+def picture_groups(records: Sequence[Stored]) -> tuple[list[dict[str, Any]], list[str]]:
+    """A group for each list of images; and what was left out."""
+    left_out: list[str] = []
     groups: dict[tuple[str, str, str], list[Tiles]] = {}
     for stored in records:
         try:
             tiles = read_tiles(stored)
         except DataError as error:
-            made.left_out.append(str(error))
+            left_out.append(str(error))
             continue
         if tiles:
             data = stored.result.dataset
             key = str(data["name"]), str(data["split"]), str(data["fingerprint"])
             groups.setdefault(key, []).append(tiles)
     titles = Counter((name, split) for name, split, _ in groups)
+    made = []
     for (name, split, _), group in sorted(groups.items()):
         title = f"{dataset_name(name)}, {split}"
         title += _which_images(group) if titles[name, split] > 1 else ""
-        made.groups.append(_group(title, group, made.left_out))
-    return made
+        made.append(_group(title, group, left_out))
+    return made, left_out
 
 
 def _which_images(group: Sequence[Tiles]) -> str:
-    """One split may have been evaluated on several lists of images, or with other labels."""
-    kinds = dict.fromkeys(kind_name(Score(tiles.stored).facts) for tiles in group)
-    return f" ({', '.join(kinds)}, {group[0].stored.result.dataset['images']:,} images)"
+    """If a split was evaluated on several lists of images, or with other labels."""
+    kinds = dict.fromkeys(tiles.score.title for tiles in group)
+    return f" ({', '.join(kinds)}, {group[0].score.result.dataset['images']:,} images)"
 
 
-# -- what is there
+# -- reading
 
 
 def read_tiles(stored: Stored) -> Tiles | None:
-    """None where there are none."""
     folder = stored.folder / stored.result.id / "tiles"
     try:
         text = _inside(stored.folder, folder / "index.json", MOST_INDEX_BYTES)
@@ -110,12 +105,12 @@ def read_tiles(stored: Stored) -> Tiles | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{stored.result.id}/tiles/index.json: not used ({error})") from None
-    return Tiles(stored, images, legend, notes)
+    return Tiles(Score(stored), images, legend, notes)
 
 
 def _plain_name(file: object) -> str:
     if not isinstance(file, str) or not file or Path(file).name != file or "\\" in file:
-        raise ValueError(f"{str(file)[:80]!r} is no file of its folder")
+        raise ValueError(f"{str(file)[:80]!r} is no file in its folder")
     return file
 
 
@@ -126,10 +121,10 @@ def _colour(text: object) -> str:
 
 
 def _inside(root: Path, path: Path, most_bytes: int) -> Path:
-    """The file itself, wherever links lead: below the root, and of bearable size."""
+    """The file itself, wherever links lead: below the root, and not too large."""
     real = path.resolve()
     if not real.is_relative_to(root.resolve()):
-        raise ValueError("it lies outside of its folder")
+        raise ValueError("it is outside its folder")
     if real.exists() and not real.is_file():  # a pipe would never end
         raise ValueError("it is no file")
     if real.stat().st_size > most_bytes:
@@ -138,7 +133,7 @@ def _inside(root: Path, path: Path, most_bytes: int) -> Path:
 
 
 def embed(folder: Path, path: Path) -> tuple[str, int, int]:
-    """(data: address, width, height); re-encoded where that makes it smaller."""
+    """(data: address, width, height); re-encoded if that makes it smaller."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -164,11 +159,11 @@ def embed(folder: Path, path: Path) -> tuple[str, int, int]:
 
 def _group(title: str, group: Sequence[Tiles], left_out: list[str]) -> dict[str, Any]:
     shown = _chosen(group)
-    # The first of each record, then the second: those of one do not push out another's.
+    # The first of each record, then the second: no record pushes out another's.
     turns = zip_longest(*(tiles.images for tiles in shown))
     names = list(dict.fromkeys(name for turn in turns for name in turn if name is not None))
     legend = dict(pair for tiles in shown for pair in tiles.legend)
-    how = _made_how(shown)
+    how = _differing_settings(shown)
     rows = [_row(name, shown, how, left_out) for name in names[:MOST_IMAGES]]
     return {
         "title": title,
@@ -181,29 +176,29 @@ def _group(title: str, group: Sequence[Tiles], left_out: list[str]) -> dict[str,
 
 def _chosen(group: Sequence[Tiles]) -> list[Tiles]:
     """All, if they are few; else the best of either variant for each choice of features."""
-    ordered = sorted(group, key=lambda tiles: order_of(tiles.stored))
+    ordered = sorted(group, key=lambda tiles: order_of(tiles.score))
     if len(ordered) <= MOST_RECORDS:
         return ordered
     best: dict[tuple[Any, ...], Tiles] = {}
     for tiles in ordered:
-        facts = Score(tiles.stored).facts
+        facts = tiles.score.facts
         key = tuple(facts[name] for name in ("evaluation", "method", "features", "residual"))
-        if key not in best or _value(tiles.stored) > _value(best[key].stored):
+        if key not in best or _value(tiles) > _value(best[key]):
             best[key] = tiles
     return list(best.values())[:MOST_RECORDS]
 
 
-def _value(stored: Stored) -> float:
-    return Score(stored).value if Score(stored).known else float("-inf")
+def _value(tiles: Tiles) -> float:
+    return tiles.score.value if tiles.score.known else float("-inf")
 
 
-def _made_how(shown: Sequence[Tiles]) -> dict[str, str]:
-    """By id: settings, where others of its kind have others. Of several blocks the best is drawn,
-    wherever that of the figure was chosen."""
-    entries = [Entry((Score(tiles.stored),)) for tiles in shown]
+def _differing_settings(shown: Sequence[Tiles]) -> dict[str, str]:
+    """By id: settings, if others of its kind have others. Of several blocks the best is drawn,
+    wherever that of the score was chosen."""
+    entries = [Entry((tiles.score,)) for tiles in shown]
     found = {}
     for entry in entries:
-        peers = [other for other in entries if kind_name(other.facts) == kind_name(entry.facts)]
+        peers = [other for other in entries if other.first.title == entry.first.title]
         but_for = [CHOSEN] if entry.first.by_block else []
         found[entry.first.result.id] = differing_words(entry, peers, but_for)
     return found
@@ -213,49 +208,45 @@ def _row(
     image: str, shown: Sequence[Tiles], how: Mapping[str, str], left_out: list[str]
 ) -> dict[str, Any]:
     """how: words on a record, by its id."""
-    sets: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    sets: dict[str, list[dict[str, Any]]] = {}
     for tiles in shown:
-        facts, identity = Score(tiles.stored).facts, tiles.stored.result.id
-        files = tiles.images.get(image, {}).get("own", {})
-        about = {"facts": facts, "id": identity, "note": tiles.notes.get(image)}
-        for kind, made in _embedded(files, left_out):
-            what = kind_name(facts), KINDS.get(kind, kind), features_name(facts["features"])
-            key = (*what, how[identity]) if how[identity] else what
-            sets.setdefault(key, []).append(made | about)
+        score, identity = tiles.score, tiles.score.result.id
+        about = {"facts": score.facts, "id": identity, "note": tiles.notes.get(image)}
+        for kind, made in _embedded(tiles.files(image, "own"), left_out):
+            features = features_name(score.facts["features"])
+            words = dict.fromkeys((score.title, tiles.caption(kind), features, how[identity]))
+            sets.setdefault(", ".join(filter(None, words)), []).append(made | about)
     return {
         "image": image,
         "shared": _shared(image, shown, left_out),
-        "sets": [
-            {"words": ", ".join(dict.fromkeys(key)), "tiles": made} for key, made in sets.items()
-        ],
+        "sets": [{"words": words, "tiles": made} for words, made in sets.items()],
     }
 
 
 def _shared(image: str, shown: Sequence[Tiles], left_out: list[str]) -> list[dict[str, Any]]:
-    """Once each: the picture, and the truth of each evaluation, for masks and boxes are two."""
+    """Once each: the image, and the truth of each evaluation, for masks and boxes are two."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for tiles in shown:
-        evaluation = str(tiles.stored.result.evaluation)
         files = {
-            (kind, "" if kind == PICTURE else EVALUATIONS.get(evaluation, evaluation)): path
-            for kind, path in tiles.images.get(image, {}).get("shared", {}).items()
+            (tiles.caption(kind), "" if kind == PICTURE else tiles.score.evaluation.title): path
+            for kind, path in tiles.files(image, "shared").items()
         }
         missing = {key: path for key, path in files.items() if key not in found}
         for key, made in _embedded(missing, left_out):
-            alike = [one for (kind, _), one in found.items() if kind == key[0]]
+            alike = [one for (caption, _), one in found.items() if caption == key[0]]
             if made not in alike:
                 found[key] = made
-    several = Counter(kind for kind, _ in found)
+    several = Counter(caption for caption, _ in found)
     return [
-        {**made, "kind": KINDS.get(kind, kind) + (f" ({whose})" if several[kind] > 1 else "")}
-        for (kind, whose), made in found.items()
+        {**made, "kind": caption + (f" ({whose})" if several[caption] > 1 else "")}
+        for (caption, whose), made in found.items()
     ]
 
 
 def _embedded(
     files: Mapping[Key, Path], left_out: list[str]
 ) -> Iterable[tuple[Key, dict[str, Any]]]:
-    """A file that is not there is nothing to speak of; one that is no picture is."""
+    """A file that is not there is no problem; one that is no picture is."""
     for kind, path in files.items():
         try:
             if path.is_symlink() or path.exists():

@@ -1,44 +1,41 @@
-"""How a figure was made: every setting, where it was read, and the command for it."""
+"""How a score was made: every setting, where it was read, and the command for it."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from skipbench.evaluations import evaluations
 from skipbench.records import LABELS, TOLD, Result
+from skipbench.results.entries import Entry
 from skipbench.results.read import Stored
-from skipbench.results.report.curves import figure_words
-from skipbench.results.report.variants import (
-    dataset_name,
-    features_name,
-    kind_name,
-    metric_name,
-    order_of,
-    words,
-)
-from skipbench.results.scores import Entry, Score
+from skipbench.results.report.values import features_name, order_of
+from skipbench.results.scores import Score
+from skipbench.results.words import dataset_name, prose, score_text, setting_text
+from skipbench.settings import flag_of
 
 LONG_LIST = 12  # of names; longer ones are counted
-SWITCHES = {"norm", "standardize"}  # --norm and --no-norm
 ELSEWHERE = {"per_class", "rates", "blocks", "chosen", "headline"}  # in the page's bars and curves
 
 Rows = list[tuple[str, str, str]]  # fact, value, where it was read
 
 
 def page_records(records: Sequence[Stored], found: Sequence[Entry]) -> list[dict[str, Any]]:
-    """What belongs together side by side, each with the anchor that figures point to."""
-    seeds = {f.result.id: entry for entry in found for f in entry.figures}
+    """Those that belong together side by side, each with the anchor that scores link to."""
+    entry_of = {one.result.id: entry for entry in found for one in entry.stored}
     anchors = anchors_of(records)
     made = []
-    for stored in sorted(records, key=order_of):
-        result = stored.result
-        entry = seeds.get(result.id)
-        others = [f.result.id for f in entry.figures if f.stored != stored] if entry else []
+    for score in sorted(map(Score, records), key=order_of):
+        result = score.result
+        entry = entry_of.get(result.id)
+        others = [one.result.id for one in entry.stored if one != score.stored] if entry else []
         made.append(
             {
                 "id": result.id,
                 "anchor": anchors[result.id],
-                "title": _title(stored),
-                "figure": _figure(stored),
+                "title": _title(score),
+                "score": f"{score.metric_name} {score_text(score.value, score.interval)}"
+                if score.known
+                else "",
                 "residual": result.checkpoint["residual"],
                 "command": command(result),
                 "parts": parts(result),
@@ -49,21 +46,14 @@ def page_records(records: Sequence[Stored], found: Sequence[Entry]) -> list[dict
 
 
 def anchors_of(records: Iterable[Stored]) -> dict[str, str]:
-    """Numbers, because an id may have any sign in it."""
+    """Numbers, because an id may have any character in it."""
     return {stored.result.id: f"record-{i}" for i, stored in enumerate(records, 1)}
 
 
-def _title(stored: Stored) -> str:
-    facts = Score(stored).facts
+def _title(score: Score) -> str:
+    facts = score.facts
     data, features = dataset_name(facts["dataset"]), features_name(facts["features"])
-    return ", ".join((str(facts["checkpoint"]), kind_name(facts), data, features))
-
-
-def _figure(stored: Stored) -> str:
-    if not Score(stored).known:
-        return ""
-    entry = Entry((Score(stored),))
-    return f"{metric_name(entry)} {figure_words(entry.value, entry.interval)}"
+    return ", ".join((str(facts["checkpoint"]), score.title, data, features))
 
 
 # -- every setting
@@ -77,8 +67,8 @@ def parts(result: Result) -> list[dict[str, Any]]:
     metrics = {k: v for k, v in result.metrics.items() if k not in ELSEWHERE}
     record = {"id": result.id, "file": f"{result.id}.json", "schema": result.schema}
     told = {
-        "Figure": rows(metrics | _other_choices(result)),
-        "Checkpoint": [(n, v, words(read.get(n, ""))) for n, v, _ in rows(checkpoint)],
+        "Score": rows(metrics | _other_choices(result)),
+        "Checkpoint": [(n, v, prose(read.get(n, ""))) for n, v, _ in rows(checkpoint)],
         "Features": rows(result.features),
         "Protocol": rows(result.protocol),
         "Evaluated on": rows(result.dataset),
@@ -91,15 +81,16 @@ def parts(result: Result) -> list[dict[str, Any]]:
 
 
 def _other_choices(result: Result) -> dict[str, Any]:
-    """What a block chosen on other images scores: no curve has it, unlike the rates of a probe."""
+    """The scores of blocks chosen on other images: unlike the rates of a probe, no curve has
+    them."""
     chosen = result.metrics.get("chosen") if "blocks" in result.metrics else None
     others = chosen.items() if isinstance(chosen, Mapping) else ()
-    taken = result.metrics.get("selected_on")
-    return {f"chosen on {where}": choice for where, choice in others if where != taken}
+    used = result.metrics.get("selected_on")
+    return {f"chosen on {where}": choice for where, choice in others if where != used}
 
 
 def rows(facts: Mapping[str, Any], before: str = "") -> Rows:
-    """Nested ones one below the other; long lists of names are counted, not listed."""
+    """Nested facts one below the other; long lists of names are counted, not listed."""
     found: Rows = []
     for name, value in facts.items():
         name = f"{before}{name}".replace("_", " ")
@@ -108,7 +99,7 @@ def rows(facts: Mapping[str, Any], before: str = "") -> Rows:
         elif isinstance(value, list) and (len(value) > LONG_LIST or name == "names"):
             found.append((name, f"{len(value):,}", ""))
         else:
-            found.append((name, words(value), ""))
+            found.append((name, prose(value), ""))
     return found
 
 
@@ -116,32 +107,33 @@ def rows(facts: Mapping[str, Any], before: str = "") -> Rows:
 
 
 def command(result: Result) -> str:
-    """Quoted for a shell; nothing where the record does not say how it was asked for."""
+    """Quoted for a shell; empty if the record does not have its settings."""
     call = result.environment.get("call")
     if not isinstance(call, Mapping) or not call:
         return ""
-    arguments = [word for name, value in call.items() for word in _option(str(name), value)]
+    words = [word for name, value in call.items() for word in _option(result, str(name), value)]
     sources = result.checkpoint.get("sources")
     for label in LABELS:
         if isinstance(sources, Mapping) and sources.get(label) == TOLD:
-            arguments += ["--label", f"{label}={result.checkpoint.get(label)}"]
-    return shlex.join(["skipbench", result.evaluation, *arguments])
+            words += ["--label", f"{label}={result.checkpoint.get(label)}"]
+    return shlex.join(["skipbench", result.evaluation, *words])
 
 
-def _option(name: str, value: Any) -> list[str]:
+def _option(result: Result, name: str, value: Any) -> list[str]:
     """standardize False → --no-standardize; expected {"depth": 12} → --expect depth=12."""
-    flag = "--" + name.replace("_", "-")
+    evaluation = evaluations().get(result.evaluation)
+    option = evaluation.settings.options().get(name) if evaluation else None
+    flag = flag_of(name, option) if option else "--" + name.replace("_", "-")
     if value is None:
         return []
     if isinstance(value, bool):
-        return [flag if value else f"--no-{flag[2:]}"] if value or name in SWITCHES else []
+        return [flag if value else f"--no-{flag[2:]}"]
     if isinstance(value, Mapping):
-        flag = "--expect" if name == "expected" else flag
-        return [word for k, v in value.items() for word in (flag, f"{k}={v}")]
-    if isinstance(value, list):
-        return [flag, ",".join(map(_number, value))]
-    return [flag, _number(value)]
-
-
-def _number(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        values = [f"{k}={v}" for k, v in value.items()]
+    elif isinstance(value, list) and option and option.several:
+        values = list(map(str, value))
+    else:
+        values = [setting_text(value)]
+    if option and option.argument:
+        return values
+    return [word for one in values for word in (flag, one)]

@@ -1,53 +1,40 @@
-"""The page's first answer: skip against skipless, each at its best, in figures and one sentence.
-
-And the same by class.
-"""
+"""The page's summary: skip against skipless, in numbers and one sentence; and class by class."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from markupsafe import Markup
+
+from skipbench.results.entries import Entry
+from skipbench.results.paired import Paired
 from skipbench.results.report.charts import bars, forest
-from skipbench.results.report.variants import (
-    DASH,
-    Rivals,
-    chosen_on_the_answer,
-    kind_name,
-    number,
-)
-from skipbench.results.scores import Entry
-from skipbench.results.tables.render import chance, signed
-
-if TYPE_CHECKING:
-    from skipbench.results.compare import Paired
+from skipbench.results.report.comparisons import Comparison, chosen_on_the_answer
+from skipbench.results.report.values import VARIANTS, number
+from skipbench.results.words import DASH, p_text, signed
 
 MANY_CLASSES, MANY_PARTS = 30, 6  # more are folded away
-VARIANTS = ("skip", "skipless")
 
 
-def summary(found: Sequence[Rivals]) -> list[dict[str, Any]]:
-    """A row for each; those of one evaluation and data set are drawn to one scale."""
+def summary(found: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """A row for each; those of one evaluation and data set share a scale."""
     return [
         {
-            "title": rivals.title,
-            "about": _about(rivals),
-            "how": rivals.how,
-            "block": str(rivals.facts["features"]).startswith("block "),
-            "sides": [_side(rivals, variant) for variant in VARIANTS],
-            "forest": _forest(rivals, found),
-            "sentence": sentence(rivals),
+            "title": one.title,
+            "about": one.about,
+            "how": one.how,
+            "block": str(one.facts["features"]).startswith("block "),
+            "sides": [_side(one, variant) for variant in VARIANTS],
+            "forest": _forest(one, found),
+            "sentence": sentence(one),
         }
-        for rivals in found
+        for one in found
     ]
 
 
-def _about(rivals: Rivals) -> str:
-    return f"{kind_name(rivals.facts)}, {rivals.metric}, {rivals.facts['split']}"
-
-
-def _side(rivals: Rivals, variant: str) -> dict[str, Any]:
-    entry = rivals.best.get(variant)
-    several = rivals.of.get(variant, 0)
+def _side(one: Comparison, variant: str) -> dict[str, Any]:
+    entry = one.best.get(variant)
+    several = one.candidates.get(variant, 0)
     notes = [f"best of {several}"] if several > 1 else []
     if entry and (block := entry.first.result.metrics.get("block")) is not None:
         blocks = len(entry.first.blocks)
@@ -55,19 +42,20 @@ def _side(rivals: Rivals, variant: str) -> dict[str, Any]:
     return {"variant": variant, "entry": entry, "note": ", ".join(notes)}
 
 
-def _forest(rivals: Rivals, found: Sequence[Rivals]) -> str:
-    def scale(one: Rivals) -> list[Any]:
-        return [one.facts["evaluation"], one.facts["dataset"], one.metric]
+def _forest(one: Comparison, found: Sequence[Comparison]) -> Markup:
+    def scale(other: Comparison) -> list[Any]:
+        metric = other.any_entry.first.metric
+        return [other.facts["evaluation"], other.facts["dataset"], metric]
 
-    peers = [one for one in found if scale(one) == scale(rivals)]
     ends = [
         end
-        for one in peers
-        for entry in one.best.values()
+        for other in found
+        if scale(other) == scale(one)
+        for entry in other.best.values()
         for end in (entry.value, *(entry.interval or ()))
     ]
     air = 0.05 * (max(ends) - min(ends)) or 1.0
-    sides = [(variant, rivals.best.get(variant)) for variant in VARIANTS]
+    sides = [(variant, one.best.get(variant)) for variant in VARIANTS]
     rows = [(v, e.value if e else None, e.interval if e else None) for v, e in sides]
     return forest(rows, min(ends) - air, max(ends) + air)
 
@@ -75,17 +63,17 @@ def _forest(rivals: Rivals, found: Sequence[Rivals]) -> str:
 # -- the sentence
 
 
-def sentence(rivals: Rivals) -> str:
-    """What can be said, and no more. Overlapping intervals prove nothing, and it says so."""
-    if not rivals.both:
-        (variant,) = rivals.best
+def sentence(one: Comparison) -> str:
+    """No more than can be said. Overlapping intervals prove nothing, and it says so."""
+    if not one.both:
+        (variant,) = one.best
         return f"Only {variant} here: nothing to compare it with."
-    skip, skipless = rivals.both
-    if rivals.tested:
-        chosen = any(number > 1 for number in rivals.of.values())
-        chosen = chosen or any(map(chosen_on_the_answer, rivals.both))
+    skip, skipless = one.both
+    if one.tested:
+        chosen = any(count > 1 for count in one.candidates.values())
+        chosen = chosen or any(map(chosen_on_the_answer, one.both))
         more = " The best were chosen first, for which p makes no allowance." if chosen else ""
-        return _tested(rivals.tested) + more
+        return _tested(one.tested) + more
     return f"{_above(skipless.value - skip.value)}; {_intervals(skip, skipless)}."
 
 
@@ -105,34 +93,34 @@ def _intervals(skip: Entry, skipless: Entry) -> str:
     return "the intervals overlap, which by itself settles nothing"
 
 
-def _tested(tested: "Paired") -> str:
+def _tested(tested: Paired) -> str:
     low, high = tested.interval
     return (
         f"skipless − skip: {signed(tested.difference)} [{signed(low)}, {signed(high)}], "
-        f"{chance(tested.p_value)}, paired over {tested.images:,} images."
+        f"{p_text(tested.p_value)}, paired over {tested.images:,} images."
     )
 
 
 # -- by class
 
 
-def by_class(found: Sequence[Rivals]) -> list[dict[str, Any]]:
-    """Where skipless gains most stands first; classes that neither has, last."""
+def by_class(found: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Largest gain of skipless first; classes that neither has, last."""
     made: list[dict[str, Any]] = []
-    for rivals in found:
-        scores = {variant: _per_class(entry) for variant, entry in rivals.best.items()}
+    for one in found:
+        scores = {variant: _per_class(entry) for variant, entry in one.best.items()}
         classes = list(dict.fromkeys(name for score in scores.values() for name in score))
         if not classes:
             continue
-        ends = {move.name: move.interval for move in rivals.tested.classes} if rivals.tested else {}
+        ends = {move.name: move.interval for move in one.tested.classes} if one.tested else {}
         rows = [_class_row(name, scores, ends.get(name)) for name in classes]
         rows.sort(key=lambda row: (row["difference"] is None, -(row["difference"] or 0)))
         made.append(
             {
-                "title": rivals.title,
-                "about": _about(rivals),
-                "how": rivals.how,
-                "sides": [(v, rivals.best.get(v)) for v in VARIANTS if scores.get(v)],
+                "title": one.title,
+                "about": one.about,
+                "how": one.how,
+                "sides": [(v, one.best.get(v)) for v in VARIANTS if scores.get(v)],
                 "rows": rows,
                 "folded": len(rows) > MANY_CLASSES or len(made) >= MANY_PARTS,
             }
@@ -143,8 +131,8 @@ def by_class(found: Sequence[Rivals]) -> list[dict[str, Any]]:
 def _per_class(entry: Entry) -> dict[str, float | None]:
     """The mean over the seeds that have the class."""
     known: dict[str, list[float]] = {}
-    for figure in entry.figures:
-        given = figure.result.metrics.get("per_class")
+    for score in entry.scores:
+        given = score.result.metrics.get("per_class")
         for name, value in given.items() if isinstance(given, Mapping) else ():
             one = number(value)
             known.setdefault(str(name), []).extend([] if one is None else [one])
@@ -155,8 +143,8 @@ def _class_row(
     name: str, scores: Mapping[str, Mapping[str, float | None]], ends: tuple[float, float] | None
 ) -> dict[str, Any]:
     values = [(v, scores[v].get(name)) for v in VARIANTS if scores.get(v)]
-    there = [value for _, value in values if value is not None]
-    difference = there[1] - there[0] if len(there) == 2 else None
+    known = [value for _, value in values if value is not None]
+    difference = known[1] - known[0] if len(known) == 2 else None
     return {
         "name": name,
         "bars": bars(values),

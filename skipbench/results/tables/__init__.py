@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 from skipbench.errors import UsageError, did_you_mean
-from skipbench.evaluations import find_evaluation
 from skipbench.results.entries import Entry, differing, entries
 from skipbench.results.read import Source, Stored, read_results, selected_on
 from skipbench.results.scores import CHOSEN, Score
@@ -107,7 +106,7 @@ def _of_evaluation(found: Sequence[Entry], layout: Layout) -> list[Entry]:
         raise UsageError(
             f"{layout.name} needs records of {layout.evaluation}; these are of {others}"
         )
-    metric = find_evaluation(layout.evaluation).metrics[layout.metric]
+    metric = fitting[0].first.evaluation.metrics.get(layout.metric, layout.metric)
     measured = [entry for entry in fitting if entry.first.metric == layout.metric]
     if not measured:
         others = ", ".join(sorted({entry.first.metric_name for entry in fitting}))
@@ -160,7 +159,9 @@ def _protocol_words(found: Sequence[Entry]) -> Callable[[Entry], str]:
 def require_one_protocol(found: Sequence[Entry]) -> None:
     """Scores of different protocols are not put side by side."""
     if different := _differences(found):
-        told = "\n".join(f"  {k}: {' or '.join(map(setting_text, v))}" for k, v in different.items())
+        told = "\n".join(
+            f"  {k}: {' or '.join(map(setting_text, v))}" for k, v in different.items()
+        )
         select = " --select to have one choice of all," if CHOSEN in different else ""
         raise UsageError(
             f"these records have different protocols and cannot share a table:\n{told}\n"

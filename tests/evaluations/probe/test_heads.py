@@ -25,10 +25,12 @@ def image(seed):
     return tokens, mask
 
 
-def make_heads(rates=(1e-3,), decay=1e-2, seed=0, optimiser="adamw", normalisation="standardise"):
+def make_heads(
+    rates=(1e-3,), decay=1e-2, seed=0, optimiser="adamw", normalisation="standardise", **more
+):
     tokens = torch.cat([image(i)[0] for i in range(4)])
     how = Optimiser(optimiser, decay)
-    return Heads(tokens.mean(0), tokens.std(0), CLASSES, rates, how, seed, normalisation)
+    return Heads(tokens.mean(0), tokens.std(0), CLASSES, rates, how, seed, normalisation, **more)
 
 
 def gradients(heads, tokens, pixels, counted=None):
@@ -84,14 +86,11 @@ def test_every_pixel_is_the_full_loss():
         torch.testing.assert_close(found.slopes["bias"][mine], bias, rtol=1e-4, atol=1e-6)
 
 
-def test_in_parts_is_the_same(monkeypatch):
+def test_in_parts_is_the_same():
     tokens, mask = image(0)
     sample = every(mask)
-    heads = make_heads()
-    whole = gradients(heads, [tokens], [sample])
-    monkeypatch.setattr("skipbench.evaluations.probe.heads.LOGITS_AT_ONCE", 100)
-    monkeypatch.setattr("skipbench.evaluations.probe.heads.ROWS_AT_ONCE", 1)
-    parts = gradients(heads, [tokens], [sample])
+    whole = gradients(make_heads(), [tokens], [sample])
+    parts = gradients(make_heads(logits_at_once=100, rows_at_once=1), [tokens], [sample])
     torch.testing.assert_close(parts.slopes["weight"], whole.slopes["weight"])
     torch.testing.assert_close(parts.loss, whole.loss)
 

@@ -8,17 +8,11 @@ import torch
 import torch.nn.functional as F
 
 from skipbench.datasets import open_dataset
-from skipbench.errors import NumbersError, UsageError
-from skipbench.evaluations.probe import method as probe
-from skipbench.evaluations.probe.method import Part, Seen, Trained, fit, metrics, predict, score
-from skipbench.evaluations.probe.protocols import (
-    PROTOCOLS,
-    Course,
-    parse_rates,
-    parse_seeds,
-    settle,
-)
+from skipbench.errors import NumbersError
+from skipbench.evaluations.probe.method import Trained, fit, held_out_images, metrics, score
+from skipbench.evaluations.probe.protocols import PROTOCOLS, Course
 from skipbench.evaluations.probe.training import Draws, statistics
+from skipbench.evaluations.segmentation.linear import ImageTokens, TokenMap, predict
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.images import resize_mask
 
@@ -58,7 +52,7 @@ class Arrays:
         return self.masks[image]
 
     def seen(self, image):
-        return Seen([Part(self.grid(image), self.tokens(image))])
+        return ImageTokens([TokenMap(self.grid(image), self.tokens(image))])
 
 
 def trained_on(images, protocol=QUICK, seed=0, **more):
@@ -91,7 +85,7 @@ def test_the_same_seed_gives_the_same_heads_another_one_others():
 
 @pytest.mark.parametrize("stop", [0, 2, 3])
 @pytest.mark.parametrize("name", ["paper", "dinov2", "leopart"])
-def test_training_goes_on_bit_for_bit(stop, name, monkeypatch):
+def test_training_goes_on_bit_for_bit(stop, name):
     """Stopped after any epoch and taken up again: the very same heads. Also where a mask is
     decoded anew, because not all epochs were drawn at once."""
     protocol = replace(PROTOCOLS[name], epochs=4, steps=None, batch=3, loss_pixels=64)
@@ -101,8 +95,7 @@ def test_training_goes_on_bit_for_bit(stop, name, monkeypatch):
         states[epoch] = {key: value.clone() for key, value in state.items()}
 
     whole = trained_on(images, protocol, after_epoch=keep)
-    monkeypatch.setattr("skipbench.evaluations.probe.training.MOST_DRAWN", 1)
-    later = trained_on(images, protocol, state=states[stop])
+    later = trained_on(images, protocol, state=states[stop], drawn_bytes=1)
     assert torch.equal(whole.weight, later.weight) and torch.equal(whole.bias, later.bias)
     assert whole.loss == pytest.approx(later.loss) and whole.finite == later.finite
 
@@ -122,7 +115,7 @@ def test_heads_that_choose_know_nothing_of_the_labels_held_out():
 
 def test_held_out_images_are_spread_over_the_batches_of_every_epoch():
     for count, seed in ((1464, 0), (3000, 1)):
-        held_out = set(probe.held_out_images(count, 6, seed))
+        held_out = set(held_out_images(count, 6, seed))
         assert len(held_out) == round(count / 10)
         course = PROTOCOLS["paper"].course(count, seed)
         for epoch in range(5):
@@ -188,7 +181,7 @@ def test_schedules():
     assert warm.share(10) == pytest.approx(0.9)
 
 
-def test_draws_depend_on_seed_image_and_epoch_alone(monkeypatch):
+def test_draws_depend_on_seed_image_and_epoch_alone():
     images = Arrays(4)
     course = replace(PROTOCOLS["paper"], epochs=3, loss_pixels=32).course(4, seed=5)
     order = [(i, e) for e in range(3) for i in range(4)]
@@ -229,37 +222,17 @@ def test_scores_are_those_of_interpolate_and_argmax_and_scikit_learn():
         assert found["rates"][head]["miou"] == pytest.approx(expected)
 
 
-def test_only_some_images_and_in_parts(monkeypatch):
+def test_only_some_images_and_in_parts():
     images = Arrays(5)
     weight = torch.randn(6, 5 * CLASSES, generator=torch.Generator().manual_seed(0))
     bias = torch.zeros(5 * CLASSES)
     whole = score(images, weight, bias, CLASSES)
-    monkeypatch.setattr(probe, "HEADS_AT_ONCE", 2)
     np.testing.assert_array_equal(score(images, weight, bias, CLASSES, (3, 0)), whole[[3, 0]])
+    for image in range(5):
+        given = images.seen(image), images.masks[image].shape, weight, bias, CLASSES
+        together, parts = predict(*given), predict(*given, heads_at_once=2)
+        np.testing.assert_array_equal(list(together), list(parts))
     assert score(images, weight, bias, CLASSES, ()).shape == (0, 5, 3, CLASSES)
-
-
-def test_windows_are_averaged_as_mmsegmentation_does():
-    """Written out pixel by pixel: resize each window's logits, add them up, divide, resize."""
-    random = np.random.default_rng(0)
-    picture_hw, size, mask_hw = (40, 63), 32, (57, 90)
-    weight = torch.from_numpy(random.normal(size=(6, CLASSES))).float()
-    bias = torch.zeros(CLASSES)
-    boxes = [(top, left, size, size) for top in (0, 8) for left in (0, 21, 31)]
-    # A patch of 10 does not divide 32: tokens reach to 40.
-    grid = Grid((4, 4), (3.2, 3.2))
-    parts = [Part(grid, random.normal(size=(16, 6)).astype(np.float32), box) for box in boxes]
-    total, count = np.zeros((CLASSES, *picture_hw)), np.zeros(picture_hw)
-    for part, (top, left, _, _) in zip(parts, boxes, strict=True):
-        logits = (torch.from_numpy(part.tokens) @ weight).T.reshape(1, CLASSES, 4, 4)
-        pixels = F.interpolate(logits, (40, 40), mode="bilinear")[0, :, :size, :size].numpy()
-        total[:, top : top + size, left : left + size] += pixels
-        count[top : top + size, left : left + size] += 1
-    assert count.min() == 1 and count.max() > 1  # every pixel is seen, some by several windows
-    mean = torch.from_numpy(total / count)[None]
-    expected = F.interpolate(mean, mask_hw, mode="bilinear").argmax(1)[0].numpy()
-    found = next(predict(Seen(parts, picture_hw), mask_hw, weight, bias, CLASSES))
-    assert found.shape == mask_hw and (found != expected).mean() < 1e-3
 
 
 # -- what is reported
@@ -331,62 +304,6 @@ def test_the_interval_holds_the_score_and_is_wider_for_fewer_images():
         return high - low
 
     assert width(counts[:5]) > 1.3 * width(counts)
-
-
-# -- settings
-
-
-def test_settings():
-    changed = settle(
-        "paper", epochs=3, rates="3e-3,1e-3,1e-3", size="320x480", score_size="50",
-        loss_pixels="all", standardize=False,
-    )  # fmt: skip
-    assert changed.rates == (1e-3, 3e-3) and changed.epochs == 3 and changed.score_size == 50
-    assert changed.loss_pixels is None and changed.normalisation == "none"
-    assert settle("leopart", score_size="full").score_size is None
-    assert settle("dinov2", size="256").window == (256, 170)
-    assert (
-        settle("dinov2", epochs=2).steps is None and settle("dinov2", views=3).different_views == 3
-    )
-    assert parse_seeds("0,2,2") == (0, 2) and parse_seeds(4) == (4,)
-    assert parse_rates((1e-2,)) == (1e-2,)
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"name": "papr"}, "Did you mean 'paper'"),
-        ({"epochs": 0}, "--epochs"),
-        ({"rates": "fast"}, "--lr"),
-        ({"rates": "0"}, "above 0"),
-        ({"rates": "nan"}, "above 0"),
-        ({"rates": ""}, "--lr"),
-        ({"score_size": "big"}, "--score-size"),
-        ({"loss_pixels": "-3"}, "--loss-pixels"),
-        ({"views": 3}, "--views"),
-        ({"name": "leopart", "size": "native"}, "--size"),
-    ],
-)
-def test_wrong_settings(options, word):
-    with pytest.raises(UsageError, match=word):
-        settle(**options)
-
-
-def test_the_protocols_are_the_published_ones():
-    """Value by value, as the papers' codes have them."""
-    paper, dinov2, leopart = (PROTOCOLS[name] for name in ("paper", "dinov2", "leopart"))
-    assert (paper.size, paper.batch, paper.epochs, paper.schedule) == ("448", 16, 30, "cosine")
-    assert paper.rates == (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-    assert paper.optimiser.name == "adamw" and paper.optimiser.weight_decay == 1e-4
-    assert paper.train_images == {"ade20k": 3000, "cocostuff": 3000} and not paper.train_splits
-    assert (paper.loss_size, paper.score_size, paper.absent_classes) == (None, None, "left out")
-    assert (dinov2.size, dinov2.window, dinov2.steps) == ("512", (512, 341), 40_000)
-    assert (dinov2.rates, dinov2.schedule, dinov2.batch) == ((1e-3,), "poly", 16)
-    assert dinov2.normalisation == "batch norm" and dinov2.optimiser.weight_decay == 1e-4
-    assert (leopart.optimiser.name, leopart.rates, leopart.epochs) == ("sgd", (1e-2,), 25)
-    assert leopart.optimiser.momentum == 0.9 and leopart.optimiser.weight_decay == 1e-4
-    assert (leopart.loss_size, leopart.score_size, leopart.absent_classes) == (100, 100, "zero")
-    assert leopart.train_splits == {"voc": "train_aug"}
 
 
 # -- on the embedded data set

@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skipbench.evaluations.segmentation import class_map as _class_map
 from skipbench.evaluations.segmentation.class_map import class_map
 
 
@@ -85,11 +84,10 @@ def test_the_whole_grid_is_an_extent():
 
 
 @pytest.mark.parametrize("at_once", [1, 1000, 30_000])
-def test_in_parts(monkeypatch, at_once):
+def test_in_parts(at_once):
     logits = torch.randn(2, 21, 5, 7, generator=torch.Generator().manual_seed(0))
     whole = class_map(logits, (40, 61))
-    monkeypatch.setattr(_class_map, "AT_ONCE", at_once)
-    assert torch.equal(class_map(logits, (40, 61)), whole)
+    assert torch.equal(class_map(logits, (40, 61), at_once=at_once), whole)
     assert torch.equal(whole.long(), plainly(logits, (40, 61)))
 
 
@@ -150,10 +148,10 @@ def test_ties_of_many_classes_go_to_the_first():
 
 
 @pytest.mark.parametrize("at_once", [1, 30_000])
-def test_many_classes_in_parts(monkeypatch, at_once):
+def test_many_classes_in_parts(at_once):
     logits = 1e-2 * torch.randn(2, 400, 3, 4, generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(_class_map, "AT_ONCE", at_once)
-    assert torch.equal(class_map(logits, (17, 25)).long(), plainly(logits, (17, 25)))
+    found = class_map(logits, (17, 25), at_once=at_once)
+    assert torch.equal(found.long(), plainly(logits, (17, 25)))
 
 
 def test_many_classes_on_a_padded_picture():

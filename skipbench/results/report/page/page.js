@@ -117,7 +117,7 @@ function showRecord(anchor) {
 }
 
 document.addEventListener("click", (event) => {
-  const link = event.target.closest("a.figure");
+  const link = event.target.closest("a.score");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   showRecord(link.getAttribute("href").slice(1));

@@ -100,7 +100,7 @@ def test_without_full_a_spread_of_images_is_looked_into(voc07, tmp_path):
     quick = verify("voc07", "val", root=tmp_path)
     assert quick.sound and SAMPLE / 2 < quick.splits[0].looked_into <= SAMPLE
     full = verify("voc07", "val", root=tmp_path, full=True)
-    assert len(full.splits[0].offenders) == 1 and "000001.jpg" in full.splits[0].offenders[0]
+    assert len(full.splits[0].problems) == 1 and "000001.jpg" in full.splits[0].problems[0]
 
 
 def test_every_fault_is_found_and_named(voc07, tmp_path, cli):
@@ -112,7 +112,7 @@ def test_every_fault_is_found_and_named(voc07, tmp_path, cli):
     (masks / "000007.png").write_bytes(b"")
     trees.palette_png(masks / "000008.png", np.full((30, 44), 255, np.uint8))
     (report,) = verify("voc07", "val", root=tmp_path, full=True).splits
-    found = "\n".join(report.offenders)
+    found = "\n".join(report.problems)
     for fault in (
         "212 images, where the official split has 213",
         "image is missing: 000004",
@@ -122,7 +122,7 @@ def test_every_fault_is_found_and_named(voc07, tmp_path, cli):
         "000007.png: not an image that can be read",
     ):
         assert fault in found
-    assert len(report.offenders) == 6
+    assert len(report.problems) == 6
     assert "masks that are ignored altogether, and count for nothing: 1" in report.notes
     shown = cli("data", "verify", "voc07", "--split", "val", "--full", "--data-root", tmp_path)
     assert shown.exit_code == 4 and "000005.png" in shown.stdout
@@ -186,7 +186,7 @@ def _children(pid):
         return []
 
 
-def test_many_offenders_are_not_all_printed(tmp_path, cli):
+def test_many_problems_are_not_all_printed(tmp_path, cli):
     trees.coco20k(tmp_path)
     shown = cli("data", "verify", "coco20k", "--data-root", tmp_path)
     assert shown.exit_code == 4 and len(shown.stdout.splitlines()) < 20
@@ -196,7 +196,7 @@ def test_many_offenders_are_not_all_printed(tmp_path, cli):
 def test_boxes_are_looked_at(tmp_path):
     trees.coco20k(tmp_path, extra_boxes=[(396626, (30, 20, 50, 50), 1, False)])
     (report,) = verify("coco20k", root=tmp_path).splits
-    assert any("a box [30.0, 20.0, 80.0, 70.0] outside its 40×24" in o for o in report.offenders)
+    assert any("a box [30.0, 20.0, 80.0, 70.0] outside its 40×24" in o for o in report.problems)
     assert "boxes around crowds, which are left out: 1" in report.notes
 
 
@@ -282,7 +282,7 @@ def test_splits_that_are_not_there_are_said(tmp_path):
     report = verify("ade20k", root=tmp_path)
     assert list(report.absent) == ["train"] and [s.split for s in report.splits] == ["val"]
     (asked,) = verify("ade20k", "train", root=tmp_path).splits
-    assert asked.offenders[0] == "no image of it is there"
+    assert asked.problems[0] == "no image of it is there"
 
 
 def test_own_folder(tmp_path, cli):

@@ -706,7 +706,7 @@ def test_each_cell_is_announced_in_a_log(run):
 
 SCRIPT = """
 import logging, sys
-from skipbench.cli.app import set_up_log
+from skipbench.cli.running import set_up_log
 from skipbench.engine.progress import overall, progress
 set_up_log(False, False)
 log = logging.getLogger("skipbench")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -22,18 +23,16 @@ from skipbench.demo import make_weights, small_facts
 from skipbench.engine.locks import FileLock
 from skipbench.errors import NumbersError, ResourceError
 from skipbench.features import cache as caches
-from skipbench.features import plan as plans
-from skipbench.features.store import open_store
+from skipbench.features.store import describe, key_of
+from skipbench.features.store import open_store as open_any_store
 from skipbench.images import find_images
 from skipbench.records import FeatureSpec
 
 SPEC = FeatureSpec(blocks=(0, 2), tensors=("tokens_norm", "keys"), size=(24, 40))
 
 
-@pytest.fixture(autouse=True)
-def small_shards(monkeypatch):
-    """Two images a shard: 15 tokens of 128 channels in fp16 are 3,840 bytes an image."""
-    monkeypatch.setattr(plans, "SHARD_BYTES", 2 * 3840)
+# Two images a shard: 15 tokens of 128 channels in fp16 are 3,840 bytes an image.
+open_store = partial(open_any_store, shard_bytes=2 * 3840)
 
 
 @pytest.fixture
@@ -173,12 +172,22 @@ def test_anything_else_is_a_miss(change, backbone, items, tmp_path, count_forwar
     assert sum(count_forwards) == before + len(others)
 
 
-@pytest.mark.parametrize("version", ["STORE_VERSION", "TRANSFORM_VERSION"])
-def test_another_version_is_a_miss(version, backbone, items, tmp_path, count_forwards, monkeypatch):
-    open_store(backbone, items, SPEC, cache=tmp_path / "c").close()
-    monkeypatch.setattr(f"skipbench.features.store.{version}", 99)
-    open_store(backbone, items, SPEC, cache=tmp_path / "c").close()
-    assert sum(count_forwards) == 14
+@pytest.mark.parametrize("version", ["store_version", "transform_version"])
+def test_another_version_is_a_miss(version, backbone, items, tmp_path):
+    about = describe(backbone, items, SPEC)
+    with open_store(backbone, items, SPEC, cache=tmp_path / "c") as store:
+        assert store.folder.name == key_of(about) != key_of(about | {version: 99})
+
+
+def test_keys_stay_what_they_were():
+    """Features that an older version stored are found: this key is that of 0.1.0."""
+    about = {
+        "store_version": 1,
+        "checkpoint": "any name",
+        "transform_version": 2,
+        "size": "448x448",
+    }
+    assert key_of(about) == key_of(about | {"checkpoint": "x"}) == "22942184b5b8d08ce09c0b9e"
 
 
 # --- fault 32: damage ------------------------------------------------------------------------
@@ -226,13 +235,11 @@ def test_a_damaged_list_never_gives_wrong_features(name, where, backbone, items,
 CHILD = """
     import sys, time
     import skipbench.features.build as build
-    import skipbench.features.plan as plans
     from skipbench.backbones.vit import Backbone
     from skipbench.checkpoints import open_checkpoint
     from skipbench.features.store import open_store
     from skipbench.images import find_images
     from skipbench.records import FeatureSpec
-    plans.SHARD_BYTES = 2 * 3840
     spec = FeatureSpec(blocks=(0, 2), tensors=("tokens_norm", "keys"), size=(24, 40))
     ckpt, pictures, cache, stop_at, pause = sys.argv[1:]
     import os, signal
@@ -259,7 +266,8 @@ CHILD = """
         setattr(build, name, wrap(getattr(build, name)))
     backbone = Backbone(open_checkpoint(ckpt), "skip")
     print("ready", flush=True)
-    with open_store(backbone, find_images([pictures]), spec, cache=cache) as store:
+    items = find_images([pictures])
+    with open_store(backbone, items, spec, cache=cache, shard_bytes=2 * 3840) as store:
         print("done", store.folder.name, steps, flush=True)
 """
 
@@ -314,15 +322,14 @@ def test_two_processes_on_one_store(backbone, items, ckpt, pictures, tmp_path):
     assert_like_undisturbed(backbone, items, tmp_path / "c", tmp_path)
 
 
-def test_nobody_waits_for_ever_for_a_process_that_hangs(backbone, items, tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "STALLED_AFTER", 0.5)
+def test_nobody_waits_for_ever_for_a_process_that_hangs(backbone, items, tmp_path):
     with open_store(backbone, items[:2], SPEC, cache=tmp_path / "c") as store:
         key = store.folder.name
     shutil.rmtree(tmp_path / "c" / "features" / key)
     with FileLock(tmp_path / "c" / "features" / f"{key}.build.lock") as hanging:
         assert hanging.try_acquire(exclusive=True)
         with pytest.raises(ResourceError, match="no sign of life"):
-            open_store(backbone, items[:2], SPEC, cache=tmp_path / "c")
+            open_store(backbone, items[:2], SPEC, cache=tmp_path / "c", stalled_after=0.5)
 
 
 def test_a_holder_that_shows_life_is_waited_for(tmp_path):

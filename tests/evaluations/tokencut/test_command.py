@@ -66,7 +66,7 @@ def run(cli, ckpt):
 @pytest.fixture
 def small_shards(monkeypatch):
     """Four images each, so that twelve can be interrupted."""
-    monkeypatch.setattr("skipbench.features.plan.LARGEST_SHARD", 4)
+    monkeypatch.setattr("skipbench.features.plan.SHARD_IMAGES", 4)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -568,16 +568,16 @@ def test_every_pixel_an_object_is_refused(run):
 def test_an_overflow_is_not_forgotten_by_an_interruption(run, small_shards, monkeypatch):
     """The rest is computed in the precision that an undisturbed run would have gone on in."""
     again = interrupt_after(monkeypatch, 1)
-    looked = Extractor._forward
+    looked = Extractor.forward
 
     def overflows(self, *given):
         self.backbone.precision = "bf16" if self.backbone.precision == "fp16" else "fp32"
         return looked(self, *given)
 
-    monkeypatch.setattr(Extractor, "_forward", overflows)
+    monkeypatch.setattr(Extractor, "forward", overflows)
     assert run("--precision", "bf16").exit_code == 130
     again()
-    monkeypatch.setattr(Extractor, "_forward", looked)
+    monkeypatch.setattr(Extractor, "forward", looked)
     assert run("--precision", "bf16").exit_code == 0
     assert only()[0].features["precision"] == "fp32"
 
@@ -958,7 +958,7 @@ from pathlib import Path
 import skipbench.features.plan, skipbench.evaluations.tokencut.calls
 from skipbench.cli import main
 
-skipbench.features.plan.LARGEST_SHARD = 4
+skipbench.features.plan.SHARD_IMAGES = 4
 fsync = os.fsync
 
 def child(name, number, nth):
@@ -1158,7 +1158,7 @@ def test_forced_it_uses_nothing_that_was_kept(run, small_shards, monkeypatch):
 
 
 def test_a_bad_image_at_the_end_does_not_cost_what_was_done(run, monkeypatch):
-    monkeypatch.setattr("skipbench.features.plan.LARGEST_SHARD", 2)
+    monkeypatch.setattr("skipbench.features.plan.SHARD_IMAGES", 2)
     boxed_folder()
     path = Path("mine", "images", "p3.png")
     whole = path.read_bytes()
@@ -1230,14 +1230,14 @@ def test_out_of_memory_in_pictures_alone(run, monkeypatch):
 def test_out_of_memory_in_the_model(run, monkeypatch):
     """Fault 36: the batch is halved."""
     assert run("--out", "usual").exit_code == 0
-    forward = Extractor._forward
+    forward = Extractor.forward
 
     def short(self, batch, sizes_hw):
         if len(batch) > 3:
             raise RuntimeError(SHORT)
         return forward(self, batch, sizes_hw)
 
-    monkeypatch.setattr(Extractor, "_forward", short)
+    monkeypatch.setattr(Extractor, "forward", short)
     shown = run()
     assert shown.exit_code == 0 and "going on with" in shown.stderr
     assert np.array_equal(only()[1]["boxes"], only("usual")[1]["boxes"])

@@ -1,0 +1,86 @@
+"""Settings of k-means segmentation: read alike, and refused alike, from everywhere."""
+
+import pytest
+from doors import refusals
+
+import skipbench
+from skipbench.errors import UsageError
+from skipbench.evaluations.cluster.settings import ClusterSettings
+from skipbench.settings.declaration import shown
+
+pytestmark = pytest.mark.usefixtures("nowhere_else")
+
+
+def made(**given):
+    return ClusterSettings.make({"ckpt": "weights.pth", "dataset": "shapes", **given})
+
+
+def test_clusters():
+    assert made().clusters == ("classes",)
+    assert made(clusters="classes,500, classes").clusters == ("classes", 500)
+    assert made(clusters=[500, "classes"]).clusters == (500, "classes")
+    assert made(clusters=3).clusters == (3,)
+
+
+def test_a_number_is_how_many_seeds_a_list_is_which():
+    assert made().seeds == (0, 1, 2, 3, 4)
+    assert made(seeds=3).seeds == made(seeds=" 3 ").seeds == (0, 1, 2)
+    assert made(seeds="3,").seeds == made(seeds=[3]).seeds == (3,)
+    assert made(seeds="7,0,7").seeds == made(seeds=[7, 0]).seeds == (7, 0)
+    assert len(made(seeds=1000).seeds) == 1000
+    assert made(seeds=0).seeds == made(seeds="0").seeds == (0,)  # as in other commands
+
+
+WRONG = {
+    "clusters": ["0", "10001", "all", "", "-2", "classes,0", "3,-1", 2.5, [True], True],
+    "seeds": [-1, 1001, "1001", "", "a", "1,-2", True, [], "1.5"],
+    "sample": [0, "0", "x", 1.5],
+    "redo": [0, "-1"],
+    "size": ["big", "0"],
+    "split": [3, ""],
+    "layers": ["lst"],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_values(name):
+    for value in WRONG[name]:
+        with pytest.raises(UsageError) as raised:
+            made(**{name: value})
+        assert str(raised.value).startswith(f"--{name} {shown(value)}: expected ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("clusters", 0, "classes, or integers up to 10,000"),
+        ("clusters", "class", "classes, or integers up to 10,000"),
+        ("clusters", 10001, "classes, or integers up to 10,000"),
+        ("seeds", -1, "how many, up to 1,000, or which"),
+        ("seeds", "x", "how many, up to 1,000, or which"),
+        ("seeds", 1001, "how many, up to 1,000, or which"),
+        ("sample", 0, "an integer of at least 1"),
+        ("redo", 0, "an integer of at least 1"),
+        ("size", "big", "HEIGHTxWIDTH"),
+        ("layers", "lst", "Did you mean 'last'"),
+    ],
+)
+def test_wrong_values_are_refused_in_the_same_words(cli, key, value, words):
+    said = refusals(cli, "cluster", {key: value}, f"--{key}", value)
+    assert len(set(said)) == 1 and words in said[0]
+
+
+def test_a_sample_smaller_than_the_clusters(cli):
+    made(sample=500, clusters=("classes", 500, 20))
+    made(sample=1, clusters=("classes",))
+    arguments = ("--sample", 499, "--clusters", "classes,20,500")
+    keys = {"sample": 499, "clusters": ["classes", 20, 500]}
+    assert set(refusals(cli, "cluster", keys, *arguments)) == {
+        "499: fewer tokens than --clusters 500"
+    }
+
+
+@pytest.mark.parametrize("name", ["k", "clustrs"])
+def test_unknown_options(name):
+    with pytest.raises(TypeError, match=f"'{name}'"):
+        skipbench.cluster("weights.pth", "shapes", **{name: 3})
