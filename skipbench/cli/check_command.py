@@ -33,10 +33,7 @@ def check(
     tolerance: Annotated[
         float | None,
         typer.Option(
-            "--tolerance",
-            min=0,
-            help="Points below the baseline that still pass.",
-            show_default="0.5",
+            "--tolerance", min=0, help="Points below that still pass.", show_default="0.5"
         ),
     ] = None,
     sigma: Annotated[
@@ -186,10 +183,13 @@ def calibrate(
     Settings are read from each record. New records go to RESULTS/calibration, apart from those in
     tables. Resumable.
     """
-    from skipbench.evaluations.probe.protocols import parse_seeds
     from skipbench.results.read import read_results
+    from skipbench.settings.parsers import InvalidError, integers
 
-    wanted = parse_seeds(seeds)
+    try:
+        wanted = integers(0)(seeds)
+    except InvalidError as error:
+        raise UsageError(f"--seeds {seeds}: {error}") from None
     stored = read_results(results or ["results"])  # before torch is loaded
 
     from skipbench.results.calibrate import calibrate as run

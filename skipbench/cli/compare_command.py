@@ -163,7 +163,7 @@ def _moves(console: Any, what: str, moves: "list[Move]") -> None:
         return
     table = plain_table(header_style="dim")
     table.add_column(f"{what} that differ most", no_wrap=True)
-    last = "95 % interval" if what == "classes" else "share of the difference"
+    last = "95 % interval" if what == "classes" else "effect on B − A"
     for name in ("A", "B", "B − A", last):
         table.add_column(name, justify="right", no_wrap=True)
     for move in moves:

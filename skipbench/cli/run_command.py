@@ -1,13 +1,21 @@
 """`skipbench run`: a suite of checkpoints × evaluations × data sets."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from skipbench.cli import options
-from skipbench.cli.running import with_exit_codes
+from skipbench.cli.generated import add_command
 from skipbench.console import shown, wide_page
+from skipbench.settings import Settings, parsers, same_as, setting
+from skipbench.settings.declaration import DATA, OUTPUT, WHAT
+from skipbench.settings.groups import (
+    DataSettings,
+    FeatureSettings,
+    ReadingSettings,
+    RecordSettings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,60 +24,44 @@ if TYPE_CHECKING:
     from skipbench.suites.forecast import Forecast
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(Settings):
+    suite: str = setting(
+        help="TOML file: checkpoints, evaluations, data sets.", parse=parsers.text, panel=WHAT,
+        metavar="SUITE", argument=True,
+    )  # fmt: skip
+    only: tuple[str, ...] = setting(
+        (), help="Only these checkpoints, by name or pattern ('skip-*'). Repeatable.",
+        parse=parsers.texts, panel=WHAT, metavar="NAME", several=True,
+    )  # fmt: skip
+    data_root: str | None = same_as(DataSettings, "data_root", None, panel=DATA)
+    device: str | None = same_as(
+        ReadingSettings, "device", None, default_text="the suite's, or auto"
+    )
+    cache: str | None = same_as(FeatureSettings, "cache", None)
+    out: str | None = setting(
+        None, help="Folder for records.", parse=parsers.text, panel=OUTPUT, metavar="DIR",
+        default_text="the suite's, or results",
+    )  # fmt: skip
+    force: bool = same_as(RecordSettings, "force", False)
+
+
 def add_to(app: typer.Typer) -> None:
-    app.command("run")(with_exit_codes(run))
+    add_command(app, "run", RunSettings, run, flags=("dry_run", "as_json"))
 
 
-def run(
-    suite: Annotated[str, typer.Argument(help="A TOML file: checkpoints, evaluations, data sets.")],
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only",
-            metavar="NAME",
-            help="These checkpoints, by name or pattern ('skip-*'); repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out", help="Folder for the records.", show_default="the suite's, or results"
-        ),
-    ] = None,
-    data_root: options.DataRoot = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            metavar="auto|cpu|cuda|cuda:N|mps",
-            help="Where to compute.",
-            show_default="the suite's, or auto",
-        ),
-    ] = None,
-    cache: options.Cache = None,
-    force: options.Force = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Only show the matrix, with time and disk, from trials on few images."
-        ),
-    ] = False,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
-    """Evaluate many checkpoints on many data sets, as a file says.
+def run(settings: RunSettings, dry_run: bool, as_json: bool) -> None:
+    """Evaluate many checkpoints on many data sets, as a TOML file says.
 
-    The file is checked before anything runs. Finished cells are skipped; a failed one is written
-    down in OUT/failures, and the rest goes on.
+    The file is checked before anything runs. Finished cells are skipped; a failed one is recorded
+    in OUT/failures, and the rest continues.
     """
     from skipbench.suites import carry_out, exit_code, make_plan
     from skipbench.suites.forecast import forecast
 
     plan = make_plan(
-        suite, only=only or (), force=force, out=out, data_root=data_root, device=device,
-        cache=cache,
+        settings.suite, only=settings.only, force=settings.force, out=settings.out,
+        data_root=settings.data_root, device=settings.device, cache=settings.cache,
     )  # fmt: skip
     found: Sequence[Outcome] | Sequence[Forecast]
     found = forecast(plan) if dry_run else carry_out(plan)

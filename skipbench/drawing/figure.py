@@ -152,6 +152,8 @@ def wrapped(text: str, width: float, size: float) -> list[str]:
 def ending(text: str, width: float, size: float) -> str:
     """The end of a name that is too long: it tells one file from another."""
     text = printable(text)
-    while len(text) > 1 and text_width(text, size) > width:
-        text = f"…{text.lstrip('…')[1:]}"
-    return text
+    if text_width(text, size) <= width:
+        return text
+    counts = range(1, len(text))
+    most = bisect_right(counts, width, key=lambda n: text_width(f"…{text[-n:]}", size))
+    return f"…{text[len(text) - most :]}"

@@ -24,7 +24,11 @@ def evaluations() -> dict[str, Evaluation]:
 
 def evaluation_of(result: Result) -> Evaluation:
     """With sensible defaults for a record of an evaluation that this version does not know."""
-    return evaluations().get(result.evaluation) or UnknownEvaluation(result)
+    known = evaluations()
+    if result.evaluation in known:
+        return known[result.evaluation]
+    metrics = {name: title for one in known.values() for name, title in one.metrics.items()}
+    return UnknownEvaluation(result, metrics)
 
 
 def find_evaluation(name: str) -> Evaluation:

@@ -28,7 +28,7 @@ class Evaluation:
     order: ClassVar[int] = 100  # in lists; equal ones by name
 
     # -- its records
-    metrics: ClassVar[Mapping[str, str]] = {}  # headline → how it is written: {"miou": "mIoU"}
+    metrics: Mapping[str, str] = {}  # headline → how it is written: {"miou": "mIoU"}
     by_block: bool = False  # each block is scored by itself; the best is reported
     seed_changes: ClassVar[str | None] = None  # what another seed makes anew; None: has no seed
     protocol: ClassVar[str] = "paper"  # a record's protocol.name that needs no footnote
@@ -120,6 +120,7 @@ class UnknownEvaluation(Evaluation):
     seed_changes = "run"
     protocol = ""  # any
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: Result, metrics: Mapping[str, str]) -> None:
         self.name = self.title = result.evaluation
+        self.metrics = metrics
         self.by_block = isinstance(result.metrics.get("blocks"), list)

@@ -149,12 +149,13 @@ def make_baseline(
         for name, entry in chosen.items()
         for i, stored in enumerate(entry.stored if counts else ())
     }
-    for name, old in before.figures.items() if before else ():
-        if name not in figures and (prune is None or not fits(old.facts, prune)):
-            figures[name] = old
-            protocols[old.protocol] = before.protocols[old.protocol]
-            keys = {counts_key(name, i) for i in range(old.seeds)} & set(before.counts)
-            arrays |= {key: before.counts[key] for key in keys}
+    if before:
+        for name, old in before.figures.items():
+            if name not in figures and (prune is None or not fits(old.facts, prune)):
+                figures[name] = old
+                protocols[old.protocol] = dict(before.protocols[old.protocol])
+                keys = {counts_key(name, i) for i in range(old.seeds)} & set(before.counts)
+                arrays |= {key: before.counts[key] for key in keys}
     return Baseline(figures, protocols, arrays)
 
 

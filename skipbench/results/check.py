@@ -177,7 +177,7 @@ def _require_noise(lines: Sequence[Expected]) -> None:
             f"--sigma: the noise of {len(unknown)} scores is not known:\n"
             + "\n".join(f"  {line.figure}" for line in unknown)
             + "\nMeasure it with `skipbench calibrate`"
-            + (f" ({without} has no seed)" if without else "")
+            + (f" (not possible without a seed: {without})" if without else "")
             + ", or leave scores out with --where."
         )
     if few := [line for line in lines if line.noise_seeds < FEW_SEEDS]:

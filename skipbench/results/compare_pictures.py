@@ -78,4 +78,4 @@ def predictions(
     cell = run.cells[0]
     images = run.scored_images(few, run.spec([cell]), "the images that differ most")
     stack.enter_context(images.features)
-    return run.drawing(cell, few, images, stored.arrays())  # type: ignore[no-any-return]
+    return run.drawing(cell, few, images, stored.arrays())

@@ -5,6 +5,6 @@ parsers.py       text, TOML or Python values → values
 groups.py        what evaluations share: checkpoint, data, features, output
 """
 
-from skipbench.settings.declaration import Option, Settings, flag_of, setting
+from skipbench.settings.declaration import Option, Settings, flag_of, same_as, setting
 
-__all__ = ["Option", "Settings", "flag_of", "setting"]
+__all__ = ["Option", "Settings", "flag_of", "same_as", "setting"]

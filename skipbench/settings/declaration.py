@@ -68,6 +68,12 @@ def setting(
     return dataclasses.field(default=default, metadata={"option": option})
 
 
+def same_as(group: "type[Settings]", name: str, default: Any, **changes: Any) -> Any:
+    """A setting of another group, with another default. changes: of its `Option`."""
+    option = dataclasses.replace(group.options()[name], **changes)
+    return dataclasses.field(default=default, metadata={"option": option})
+
+
 class Settings:
     """Base of every group. Subclasses are frozen, keyword-only dataclasses."""
 

@@ -67,6 +67,11 @@ def text(value: Any) -> str:
     return str(value)
 
 
+def texts(value: Any) -> tuple[str, ...]:
+    """One or several; as they are: a name may have a comma in it."""
+    return tuple(map(text, value if isinstance(value, list | tuple) else [value]))
+
+
 def path(value: Any) -> Path:
     return Path(text(value))
 
@@ -135,7 +140,7 @@ def layer_set(value: Any) -> str:
 
 def layer_sets(value: Any) -> tuple[str, ...]:
     """Several, each with records of its own."""
-    given = [value] if isinstance(value, str | int) else list(value)
+    given = value if isinstance(value, list | tuple) else [value]
     if not given:
         raise InvalidError("expected at least one set of layers")
     return tuple(dict.fromkeys(map(layer_set, given)))
@@ -162,7 +167,7 @@ def facts(known: Mapping[str, type], example: str) -> Parse:
     def parse(value: Any) -> dict[str, Any]:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             value = {k: v for k, v in vars(value).items() if v is not None}
-        if isinstance(value, str):
+        if not isinstance(value, Mapping | list | tuple):
             value = [value]
         pairs = value.items() if isinstance(value, Mapping) else [_pair(one) for one in value]
         return {name: one(str(name).strip(), fact) for name, fact in pairs}

@@ -123,7 +123,7 @@ def test_every_fault_is_found_and_named(voc07, tmp_path, cli):
     ):
         assert fault in found
     assert len(report.problems) == 6
-    assert "masks that are ignored altogether, and count for nothing: 1" in report.notes
+    assert "masks with no labelled pixel, which are not scored: 1" in report.notes
     shown = cli("data", "verify", "voc07", "--split", "val", "--full", "--data-root", tmp_path)
     assert shown.exit_code == 4 and "000005.png" in shown.stdout
     assert "voc07: damaged: val; not complete: val" in shown.stderr
@@ -134,21 +134,19 @@ def test_every_fault_is_found_and_named(voc07, tmp_path, cli):
 
 
 @pytest.mark.parametrize("name", ["voc07", "coco20k", "shapes"])
-def test_processes_find_what_threads_find(voc07, tmp_path, monkeypatch, name):
+def test_processes_find_what_threads_find(voc07, tmp_path, name):
     trees.palette_png(voc07 / "SegmentationClass" / "000006.png", np.full((30, 44), 99, np.uint8))
     trees.coco20k(tmp_path)
     split = "train" if name == "coco20k" else "val"
     threads = verify(name, split, root=tmp_path, full=True)
-    monkeypatch.setattr("skipbench.datasets.common.verify.FEW", 1)
-    processes = verify(name, split, root=tmp_path, full=True)
+    processes = verify(name, split, root=tmp_path, full=True, processes_from=1)
     assert processes == threads and processes.splits[0].looked_into > 1
 
 
 def test_a_process_that_dies_is_an_error(voc07, tmp_path, monkeypatch):
-    monkeypatch.setattr("skipbench.datasets.common.verify.FEW", 1)
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(ResourceError, match="died"):
-        verify("voc07", "val", root=tmp_path, full=True)
+        verify("voc07", "val", root=tmp_path, full=True, processes_from=1)
 
 
 def test_ctrl_c_ends_it_and_its_processes(voc07, tmp_path):
@@ -397,8 +395,6 @@ def test_download_of_masks_for_train_aug(cli, server, tmp_path, monkeypatch):
     """SBD's archive alone, where the images are there; its masks become PNG."""
     from scipy.io import savemat
 
-    from skipbench.datasets import _devkit
-
     folder = trees.voc(tmp_path / "new")
     names = ["2007_000032", "2007_000039"]
     (folder / "SegmentationClass" / "2007_000039.png").unlink()
@@ -409,8 +405,7 @@ def test_download_of_masks_for_train_aug(cli, server, tmp_path, monkeypatch):
         member.size = len(mat.getvalue())
         tar.addfile(member, io.BytesIO(mat.getvalue()))
     kind = source("voc")
-    for place in (_devkit, __import__("skipbench.datasets.voc", fromlist=["x"])):
-        monkeypatch.setattr(place, "train_aug", lambda: names)
+    monkeypatch.setattr(kind, "train_aug", lambda: names)
     monkeypatch.setitem(kind.splits, "train_aug", replace(kind.splits["train_aug"], images=2))
     checksum = f"md5:{hashlib.md5(buffer.getvalue()).hexdigest()}"
     sbd = replace(kind.archives[1], checksum=checksum)

@@ -15,6 +15,7 @@ from PIL import Image
 from skipbench import datasets
 from skipbench.datasets import open_dataset, source, without_empty
 from skipbench.datasets.common.files import palette
+from skipbench.datasets.voc import SOURCE, write_masks
 from skipbench.errors import DataError, UsageError
 
 TREES = {
@@ -273,17 +274,13 @@ def test_voc_train_aug(tmp_path):
     data = open_dataset("voc", "train_aug", root=tmp_path, limit=1)
     assert data.official == 10_582 and list(data.names) == ["2007_000032"]
     np.testing.assert_array_equal(data[0].mask(), mask)
-    from skipbench.datasets.common.voc_layout import train_aug
-
-    names = train_aug()
+    names = SOURCE.train_aug()
     assert len(set(names)) == 10_582 and names == sorted(names)
 
 
 def test_sbd_becomes_train_aug(tmp_path):
     """From MATLAB files; where VOC has a mask of its own, that one is taken."""
     from scipy.io import savemat
-
-    from skipbench.datasets.common.voc_layout import write_masks
 
     folder = trees.voc(tmp_path)
     theirs = trees.blocks((30, 44), [0, 7])
@@ -848,8 +845,7 @@ class TestRealSlices:
         coarse = coarse["fine_index_to_coarse_index"]
         assert stuff.labels(Path(), 27).table == {int(k): v for k, v in coarse.items()}
         from skipbench.datasets.coco20k import official_names
-        from skipbench.datasets.common.voc_layout import train_aug
 
-        assert train_aug() == (meta / "voc2012_train_aug.txt").read_text().split()
+        assert SOURCE.train_aug() == (meta / "voc2012_train_aug.txt").read_text().split()
         listed = (SHARED / "coco20k" / "coco_20k_filenames.txt").read_text().split()
         assert [f"train2014/{name}.jpg" for name in official_names()] == listed

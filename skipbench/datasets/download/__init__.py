@@ -1,10 +1,10 @@
-"""Data sets from their official archives: fetched, checked, unpacked, each of them once.
+"""Download data sets from their official archives: fetch, verify, unpack, each archive once.
 
 root/.downloads/
     lock                      one process at a time
     <file>.partial[.json]     what has arrived, and of which version of the file
-    <file>                    whole, its checksum right; deleted once it is unpacked
-    <file>.wrong              put aside: not what was published
+    <file>                    complete and verified; deleted once it is unpacked
+    <file>.wrong              not the published file
     <file>.unpacked.json      the receipt: this archive need not be fetched again
 """
 
@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from skipbench.datasets.download.fetch import address, announced_bytes, put_aside
+from skipbench.datasets.download.fetch import WAITS, address, announced_bytes, put_aside
 from skipbench.datasets.download.fetch import fetch as fetch_archive
 from skipbench.datasets.download.unpack import scratch
 from skipbench.datasets.download.unpack import unpack as unpack_archive
@@ -28,37 +28,45 @@ log = logging.getLogger("skipbench")
 
 
 def download(
-    archives: Sequence[Archive], root: Path, *, mirror: str | None = None, keep: bool = False
+    archives: Sequence[Archive],
+    root: Path,
+    *,
+    mirror: str | None = None,
+    keep: bool = False,
+    waits: Sequence[float] = WAITS,
 ) -> None:
-    """Fetch and unpack those that were not before. `mirror`: a URL or a folder with the files."""
+    """Fetch and unpack those that were not unpacked before.
+
+    mirror: a URL or a folder with the files; waits: seconds before each retry.
+    """
     folder = root / ".downloads"
     for archive in archives:
-        address(archive, mirror)  # a mirror that is none is said before anything is made
+        address(archive, mirror)  # an unusable mirror is an error before anything is written
     ensure_writable(root)
     ensure_writable(folder)
     with FileLock(folder / "lock") as lock:
-        # Every wait of a download has its time limit, so a holder that lives will let go.
-        lock.acquire(True, math.inf, lambda: log.info("another process downloads; waiting for it"))
+        # Every wait of a download has a time limit, so a live holder will release the lock.
+        lock.acquire(True, math.inf, lambda: log.info("waiting for another download to finish"))
         todo = [archive for archive in archives if not _is_done(archive, root)]
         for archive in todo:
             shutil.rmtree(scratch(root / archive.into, archive.file), ignore_errors=True)
         _ensure_room(todo, root, mirror)
         for archive in todo:
-            _get_one(archive, root, mirror, keep)
+            path = fetch_archive(archive, folder, mirror, waits)
+            _unpack(archive, path, root)
+            if not keep:
+                path.unlink()
 
 
-def _get_one(archive: Archive, root: Path, mirror: str | None, keep: bool) -> None:
-    path = fetch_archive(archive, root / ".downloads", mirror)
+def _unpack(archive: Archive, path: Path, root: Path) -> None:
     try:
         unpacked = unpack_archive(path, root / archive.into)
     except DataError:
         if archive.checksum is None:
-            put_aside(path)  # or the next run would take it for the right one
+            put_aside(path)  # or the next run would use it
         raise
     receipt = {"identity": _identity(archive), "into": archive.into, "some": unpacked}
     write_whole(_receipt(archive, root), json.dumps(receipt, indent=1).encode())
-    if not keep:
-        path.unlink()
 
 
 def _is_done(archive: Archive, root: Path) -> bool:
@@ -68,9 +76,9 @@ def _is_done(archive: Archive, root: Path) -> bool:
         return False
     gone = [name for name in receipt["some"] if not (root / archive.into / name).exists()]
     if gone:
-        log.info("%s was unpacked before, but %s is gone: once more", archive.file, gone[0])
+        log.info("%s was unpacked before, but %s is gone; repeating", archive.file, gone[0])
     else:
-        log.info("%s was fetched and unpacked before", archive.file)
+        log.info("%s: already downloaded and unpacked", archive.file)
     return not gone
 
 

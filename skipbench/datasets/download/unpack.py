@@ -1,8 +1,8 @@
-"""Unpack a zip or tar archive, all of it or nothing, and nowhere but where it belongs.
+"""Unpack a zip or tar archive: all of it or nothing, and only below its destination.
 
 Everything goes into a scratch folder inside the destination, hence on the same file system, and is
-moved to its place when all of it is there. Nothing here trusts what an archive says: only plain
-files and folders below the destination are written, under plain permissions.
+moved to its place once it is complete. The archive is not trusted: only plain files and folders
+are written, with default permissions.
 """
 
 import errno
@@ -27,11 +27,11 @@ ENCRYPTED = 0x1  # bit of a zip member's flags
 
 
 class _Refused(Exception):  # noqa: N818
-    """A member that no data set has; args: its name and what is wrong with it."""
+    """A member that no data set contains; args: its name and what is wrong with it."""
 
 
 def unpack(archive: Path, into: Path) -> list[str]:
-    """Returns one file of each folder, relative to `into`: where they are, all of it was there."""
+    """Returns one file of each folder, relative to `into`, by which a later run recognises it."""
     if not hasattr(tarfile, "data_filter"):
         raise ResourceError("this Python cannot unpack safely: use 3.11.4 or newer.")
     folder = scratch(into, archive.name)
@@ -45,7 +45,7 @@ def unpack(archive: Path, into: Path) -> list[str]:
         name, reason = refused.args
         raise DataError(
             f"{archive}: the member {name!r} {reason}.\nNothing was unpacked. "
-            "Get the archive from the data set's own site."
+            "Download the archive from the data set's own site."
         ) from None
     except (*DAMAGED, NotImplementedError) as error:  # the latter: an unknown compression
         raise _damaged(archive, error) from None
@@ -63,7 +63,7 @@ def _unzip(archive: Path, folder: Path) -> dict[str, str]:
     with zipfile.ZipFile(archive) as opened:
         places = [(member, _zip_place(member)) for member in opened.infolist()]
         total = sum(member.file_size for member in opened.infolist())
-        ensure_space(total, folder.parent, f"what is in {archive.name}")
+        ensure_space(total, folder.parent, f"the content of {archive.name}")
         unpacked: dict[str, str] = {}
         done = 0
         with megabytes(f"unpacking {archive.name}", total) as reach:
@@ -88,7 +88,7 @@ def _zip_place(member: zipfile.ZipInfo) -> PurePosixPath:
 
 
 class _Member(tarfile.TarInfo):
-    """tarfile takes a damaged header, or none, for the end of the archive: its end is zeros."""
+    """tarfile takes a damaged or missing header for the end of the archive, which is zeros."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -109,7 +109,7 @@ def _untar(archive: Path, folder: Path) -> dict[str, str]:
     ):
         if archive.suffix == ".tar":  # in a compressed one, the sizes are known at its end only
             total = sum(member.size for member in opened.getmembers())
-            ensure_space(total, folder.parent, f"what is in {archive.name}")
+            ensure_space(total, folder.parent, f"the content of {archive.name}")
         for member in opened:
             place = _tar_place(member, folder)
             if member.isdir():
@@ -118,7 +118,7 @@ def _untar(archive: Path, folder: Path) -> dict[str, str]:
                 _write(source, folder, place, unpacked)
             reach(raw.tell())
         while opened.fileobj and opened.fileobj.read(CHUNK):
-            pass  # the checksum of a compressed archive stands behind its last member
+            pass  # a compressed archive has its checksum after the last member
         reach(raw.seek(0, os.SEEK_END))
     return unpacked
 
@@ -153,7 +153,7 @@ def _make_folder(folder: Path, place: PurePosixPath) -> None:
 
 
 def _write(source: IO[bytes], folder: Path, place: PurePosixPath, unpacked: dict[str, str]) -> None:
-    """Into a new file of our own, so that the archive's owner and mode count for nothing."""
+    """Into a new file, so that owner and mode in the archive have no effect."""
     if _is_junk(place):
         return
     _make_folder(folder, place.parent)
@@ -167,12 +167,12 @@ def _write(source: IO[bytes], folder: Path, place: PurePosixPath, unpacked: dict
 
 
 def _is_junk(place: PurePosixPath) -> bool:
-    """What macOS puts beside the files."""
+    """What macOS adds to archives."""
     return any(part == "__MACOSX" or part.startswith("._") for part in place.parts)
 
 
 def _merge(source: Path, destination: Path) -> None:
-    """A folder that is new is moved as a whole; files take the place of those there."""
+    """A new folder is moved as a whole; files replace existing ones."""
     for entry in sorted(source.iterdir()):
         target = destination / entry.name
         if entry.is_dir() and target.is_dir():
@@ -180,7 +180,7 @@ def _merge(source: Path, destination: Path) -> None:
         elif target.exists() and entry.is_dir() != target.is_dir():
             kinds = ("folder", "file") if entry.is_dir() else ("file", "folder")
             raise ResourceError(
-                "{} should be a {} and is a {}. Move it away.".format(target, *kinds)
+                "{} should be a {} but is a {}. Move it away.".format(target, *kinds)
             )
         else:
             _move(entry, target)
@@ -192,7 +192,7 @@ def _move(entry: Path, target: Path) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        shutil.move(entry, target)  # the user has put this folder on another disk, by a link
+        shutil.move(entry, target)  # the user has linked this folder to another disk
 
 
 def _damaged(archive: Path, error: Exception) -> DataError:
@@ -202,12 +202,12 @@ def _damaged(archive: Path, error: Exception) -> DataError:
     what = "is a web page, not an archive" if page else f"is damaged or cut short ({error})"
     return DataError(
         f"{archive} {what}.\nNothing was unpacked. Run the command again, "
-        "or take another source with --mirror URL."
+        "or use another source with --mirror URL."
     )
 
 
 def _os_error(archive: Path, into: Path, error: OSError) -> DataError | ResourceError:
-    if error.errno in (None, errno.EINVAL):  # not the system's word, but a decompressor's
+    if error.errno in (None, errno.EINVAL):  # from the decompressor, not from the system
         return _damaged(archive, error)
     if error.errno in DISK_FULL:
         return ResourceError(

@@ -38,10 +38,6 @@ def parse_checkpoints(given: Any) -> tuple[str, ...]:
     return found
 
 
-def parse_texts(given: Any) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(map(str, given))
-
-
 def parse_images(given: Any) -> tuple[Any, ...]:
     return (given,) if isinstance(given, str | Path) else tuple(given)
 
@@ -52,7 +48,7 @@ def parse_limit(given: Any) -> int | str:
 
 def parse_variants(given: Any) -> tuple[str, ...]:
     one = parsers.choice("skip", "skipless", "auto")
-    return tuple(map(one, parse_texts(given))) or ("auto",)
+    return tuple(map(one, parsers.texts(given))) or ("auto",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +69,7 @@ class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSe
         metavar="VARIANT", several=True,
     )  # fmt: skip
     names: tuple[str, ...] = setting(
-        (), help="Title above the pictures, one for each --ckpt.", parse=parse_texts, panel=WHAT,
+        (), help="Title above the pictures, one for each --ckpt.", parse=parsers.texts, panel=WHAT,
         metavar="TEXT", flags=("--name",), several=True, default_text="file name",
     )  # fmt: skip
     layers: str = setting(

@@ -40,7 +40,7 @@ class Probe(Evaluation):
         return found
 
     def versions(self) -> dict[str, int]:
-        from skipbench import views
+        from skipbench.evaluations.probe import views
 
         return {**super().versions(), "views": views.VERSION}
 

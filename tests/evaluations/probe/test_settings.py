@@ -1,9 +1,62 @@
-"""Settings of the probe: wrong ones are refused before any work, protocols are the published."""
+"""Settings of the probe: read alike, and refused alike, from everywhere, before any work."""
 
 import pytest
 from doors import refusals
 
+import skipbench
+from skipbench.errors import UsageError
+from skipbench.evaluations.probe.protocols import PROTOCOLS
+from skipbench.evaluations.probe.settings import ProbeSettings
+from skipbench.settings.declaration import shown
+
 pytestmark = pytest.mark.usefixtures("nowhere_else")
+
+
+def made(**given):
+    return ProbeSettings.make({"ckpt": "weights.pth", "dataset": "shapes", **given})
+
+
+def test_what_is_given_changes_the_protocol():
+    changed = made(
+        epochs=3, lr="3e-3,1e-3,1e-3", size="320x480", score_size="50", loss_pixels="all",
+        standardize=False,
+    ).resolved  # fmt: skip
+    assert changed.rates == (1e-3, 3e-3) and changed.epochs == 3 and changed.score_size == 50
+    assert changed.loss_pixels is None and changed.normalisation == "none"
+    assert made(protocol="leopart", score_size="full").resolved.score_size is None
+    assert made(protocol="dinov2", size="256").resolved.window == (256, 170)
+    assert made(protocol="dinov2", epochs=2).resolved.steps is None
+    assert made(protocol="dinov2", views=3).resolved.different_views == 3
+    assert made(seeds="0,2,2").seeds == (0, 2) and made(seeds=4).seeds == (4,)
+    assert made(lr=(1e-2,)).resolved.rates == (1e-2,) and made(lr=0.1).resolved.rates == (0.1,)
+    assert made().resolved == PROTOCOLS["paper"]
+
+
+WRONG = {
+    "protocol": ["papr", "", 3],
+    "epochs": [0, "-1", "x", True],
+    "lr": ["fast", "0", "nan", "inf", "", "1e-3,0", [], [0]],
+    "select": ["typo", "test", ""],
+    "score_size": ["big", 0],
+    "loss_pixels": ["-3", "few", 0],
+    "views": [0, "x"],
+    "standardize": ["yes", 1],
+    "train_images": [0, "x"],
+    "layers": ["lst", []],
+    "seeds": ["-1", [-1], []],
+    "size": ["0", "big"],
+    "batch_size": [0, "big"],
+    "precision": ["int8"],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_values(name):
+    flag = f"--{name.replace('_', '-')}"
+    for value in WRONG[name]:
+        with pytest.raises(UsageError) as raised:
+            made(**{name: value})
+        assert str(raised.value).startswith(f"{flag} {shown(value)}: expected ")
 
 
 @pytest.mark.parametrize(
@@ -11,10 +64,50 @@ pytestmark = pytest.mark.usefixtures("nowhere_else")
     [
         ("select", "typo", "expected val or holdout"),
         ("views", 0, "expected an integer of at least 1"),
+        ("protocol", "papr", "Did you mean 'paper'"),
+        ("lr", "quick", "expected numbers above 0"),
+        ("epochs", 0, "expected an integer of at least 1"),
+        ("layers", "lst", "Did you mean 'last'"),
+        ("seeds", -1, "integers of at least 0"),
+        ("size", "big", "HEIGHTxWIDTH"),
     ],
 )
-def test_wrong_values_are_refused_before_any_training(cli, key, value, words):
-    """The same words from the command line, a suite and Python; the weights are never read."""
-    said = refusals(cli, "probe", {key: value, "protocol": "leopart"}, f"--{key}", value,
-                    "--protocol", "leopart")  # fmt: skip
-    assert len(set(said)) == 1 and said[0].startswith(f"{value}: {words}")
+def test_wrong_values_are_refused_in_the_same_words(cli, key, value, words):
+    """From the command line, a suite and Python, before the weights are read."""
+    said = refusals(cli, "probe", {key: value}, f"--{key}", value)
+    assert len(set(said)) == 1 and said[0].startswith(f"{value}: ") and words in said[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "protocol", "words"),
+    [
+        ("views", 3, "paper", "3: only for --protocol dinov2 or leopart"),
+        ("size", "native", "leopart", "native: crops are square; expected an integer"),
+    ],
+)
+def test_settings_that_do_not_go_together(cli, key, value, protocol, words):
+    keys, arguments = {key: value, "protocol": protocol}, (f"--{key}", value)
+    said = refusals(cli, "probe", keys, *arguments, "--protocol", protocol)
+    assert len(set(said)) == 1 and said[0].startswith(words)
+
+
+def test_unknown_options():
+    with pytest.raises(TypeError, match="'rate'"):
+        skipbench.probe("weights.pth", "shapes", rate=1e-3)
+
+
+def test_the_protocols_are_the_published_ones():
+    """Value by value, as the papers' codes have them."""
+    paper, dinov2, leopart = (PROTOCOLS[name] for name in ("paper", "dinov2", "leopart"))
+    assert (paper.size, paper.batch, paper.epochs, paper.schedule) == ("448", 16, 30, "cosine")
+    assert paper.rates == (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+    assert paper.optimiser.name == "adamw" and paper.optimiser.weight_decay == 1e-4
+    assert paper.train_images == {"ade20k": 3000, "cocostuff": 3000} and not paper.train_splits
+    assert (paper.loss_size, paper.score_size, paper.absent_classes) == (None, None, "left out")
+    assert (dinov2.size, dinov2.window, dinov2.steps) == ("512", (512, 341), 40_000)
+    assert (dinov2.rates, dinov2.schedule, dinov2.batch) == ((1e-3,), "poly", 16)
+    assert dinov2.normalisation == "batch norm" and dinov2.optimiser.weight_decay == 1e-4
+    assert (leopart.optimiser.name, leopart.rates, leopart.epochs) == ("sgd", (1e-2,), 25)
+    assert leopart.optimiser.momentum == 0.9 and leopart.optimiser.weight_decay == 1e-4
+    assert (leopart.loss_size, leopart.score_size, leopart.absent_classes) == (100, 100, "zero")
+    assert leopart.train_splits == {"voc": "train_aug"}

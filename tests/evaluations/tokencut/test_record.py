@@ -1,0 +1,291 @@
+"""What `skipbench tokencut` writes: figures by hand, which settings make another record."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import plain_tokencut as plain
+import pytest
+import torch
+import trees
+from conftest import records
+from PIL import Image
+from plain_tokencut import by_image, only, stable
+
+import skipbench as package
+
+pytestmark = pytest.mark.usefixtures("nowhere_else")
+
+
+def test_a_record_says_how_it_was_made(run):
+    shown = run("--layers", "all")
+    assert shown.exit_code == 0, shown.stderr
+    record, arrays = only()
+    assert f"results/{record.id}.json" in shown.stdout and "CorLoc" in shown.stdout
+    assert f"results/{record.id}/images.csv" in shown.stdout and "partial" in shown.stdout
+    assert record.evaluation == "tokencut" and record.training is None
+    assert record.dataset["name"] == "shapes" and record.dataset["split"] == "val"
+    assert record.dataset["partial"] and len(record.dataset["names"]) == 12
+    assert record.checkpoint["residual_source"] == "--residual"
+    assert record.features == {
+        "layers": "all", "blocks": [0, 1, 2], "tensor": "keys", "size": "40x56",
+        "precision": "fp32",
+    }  # fmt: skip
+    protocol = record.protocol
+    expected = {
+        "name": "paper", "method": "tokencut", "tau": 0.2, "eps": 1e-5, "feature": "keys",
+        "size": "40x56", "score": "boxes", "hard": True, "select": "val", "splits": 100,
+        "changes": {"size": ["native", "40x56"]},
+    }  # fmt: skip
+    assert {key: protocol[key] for key in expected} == expected
+    assert "bootstrap" in protocol["interval"]
+    metrics = record.metrics
+    assert metrics["headline"] == "corloc" and metrics["selected_on"] == "val"
+    assert [row["block"] for row in metrics["blocks"]] == [0, 1, 2]
+    counted = {"block", "corloc", "interval", "degenerate", "dense", "tied"}
+    assert all(set(row) == counted for row in metrics["blocks"])
+    assert set(metrics["chosen"]) == {"val", "holdout"}
+    assert record.timing["images_computed"] == record.timing["images"] == 12
+    assert record.timing["features_seconds"] > 0 and record.timing["cutting_seconds"] > 0
+    assert record.timing["peak_memory_bytes"] > 10**7
+    assert record.environment["threads"] == torch.get_num_threads()
+    assert arrays["boxes"].shape == (12, 3, 4) and arrays["score"].shape == (12, 3)
+    assert arrays["tokens"].shape == arrays["solver"].shape == arrays["tied"].shape == (12, 3)
+    assert {"counts", "counts_val", "counts_holdout", "ious", "ious_of"} <= set(arrays)
+
+
+def test_hits_and_corloc_by_hand(run):
+    """Boxes as they are stored, against the true ones."""
+    assert run("--layers", "all", quick=("--limit", "14")).exit_code == 0
+    record, arrays = only()
+    data = open_dataset("shapes", limit=14)
+    truths = [item.boxes().xyxy.tolist() for item in data]
+    assert arrays["ious_of"].tolist() == list(map(len, truths))
+    ious = [
+        [[plain.iou(true, box) for box in boxes.tolist()] for true in boxes_of]
+        for boxes_of, boxes in zip(truths, arrays["boxes"].astype(float), strict=True)
+    ]
+    np.testing.assert_allclose(arrays["ious"], np.concatenate(ious), atol=1e-6)
+    hits = np.array([np.max(rows, axis=0) >= 0.5 for rows in ious])
+    assert 0 < hits.sum() < hits.size  # else nothing is shown here
+    assert np.array_equal(arrays["score"], hits)
+    metrics = record.metrics
+    corloc = 100 * hits.mean(0)
+    assert [row["corloc"] for row in metrics["blocks"]] == pytest.approx(corloc.tolist())
+    best = int(corloc.argmax())
+    assert metrics["corloc"] == pytest.approx(corloc.max()) and metrics["block"] == best
+    assert metrics["chosen"]["val"]["block"] == best
+    for row in (metrics, *metrics["blocks"], *metrics["chosen"].values()):
+        low, high = row["interval"]
+        assert 0 <= low <= row["corloc"] <= high <= 100
+    low, high = metrics["interval"]
+    assert low < metrics["corloc"] < high  # fourteen images say little
+    assert np.array_equal(arrays["counts_val"], np.stack([hits[:, best], np.ones(14)], 1))
+    assert np.array_equal(arrays["counts"], arrays["counts_val"])
+    rows = by_image(record)
+    assert list(rows[0]) == [
+        "image", "block", "xmin", "ymin", "xmax", "ymax", "hit", "ious", "tokens", "solver",
+        "degenerate", "tied",
+    ]  # fmt: skip
+    assert [row["image"] for row in rows] == list(data.names)
+    for i, row in enumerate(rows):
+        corners = [float(row[key]) for key in ("xmin", "ymin", "xmax", "ymax")]
+        assert int(row["block"]) == best and int(row["hit"]) == hits[i, best]
+        assert corners == pytest.approx(arrays["boxes"][i, best].tolist(), abs=0.01)
+        expected = [iou[best] for iou in ious[i]]
+        assert [float(iou) for iou in row["ious"].split()] == pytest.approx(expected, abs=1e-4)
+        assert int(row["tokens"]) == arrays["tokens"][i, best]
+    for key in ("degenerate", "tied"):
+        assert [row[key] for row in metrics["blocks"]] == arrays[key].sum(0).tolist()
+
+
+def test_the_honest_figure_by_hand(run):
+    assert run("--layers", "all", quick=("--limit", "14")).exit_code == 0
+    record, arrays = only()
+    honest = record.metrics["chosen"]["holdout"]
+    assert honest["corloc"] == pytest.approx(plain.chosen_on_the_other_half(arrays["score"].tolist()))
+    assert honest["corloc"] <= record.metrics["chosen"]["val"]["corloc"]
+    assert honest["block"] is None and sum(honest["blocks"].values()) == 200
+    counts = arrays["counts_holdout"]
+    assert (counts[:, 1] == 100).all()
+    assert 100 * counts[:, 0].sum() / counts[:, 1].sum() == pytest.approx(honest["corloc"])
+
+
+def test_the_honest_figure_may_be_the_headline(run):
+    assert run("--layers", "all").exit_code == 0
+    usual, _ = only()
+    shown = run("--layers", "all", "--select", "holdout", "--out", "honest")
+    assert shown.exit_code == 0
+    record, arrays = only("honest")
+    assert record.id != usual.id and record.metrics["selected_on"] == "holdout"
+    assert record.metrics["chosen"] == usual.metrics["chosen"]
+    assert record.metrics["corloc"] == usual.metrics["chosen"]["holdout"]["corloc"]
+    assert np.array_equal(arrays["counts"], arrays["counts_holdout"])
+    assert "chosen on one half" in shown.stdout and "best of 3" in shown.stdout
+
+
+def test_one_image_is_too_few_to_choose_on(run):
+    shown = run("--layers", "all", "--limit", "1", "--select", "holdout")
+    assert shown.exit_code == 0 and "too few" in shown.stderr
+    record, arrays = only()
+    assert record.metrics["selected_on"] == "val" and record.metrics["chosen"]["holdout"] is None
+    assert "counts_holdout" not in arrays
+
+
+def test_all_layers_at_once_are_each_layer_alone(run, seen):
+    how = ("--limit", "6", "--size", "40x56")
+    assert run("--layers", "all", "--out", "all", quick=how).exit_code == 0
+    assert seen == [(6, (0, 1, 2))]  # one pass, all in one batch
+    whole, arrays = only("all")
+    for block in range(3):
+        assert run("--layers", block, "--out", f"b{block}", quick=how).exit_code == 0
+        record, mine = only(f"b{block}")
+        assert record.metrics["blocks"] == [whole.metrics["blocks"][block]]
+        assert record.metrics["chosen"] == {} and record.metrics["selected_on"] is None
+        assert record.metrics["corloc"] == whole.metrics["blocks"][block]["corloc"]
+        assert record.metrics["block"] == block and "counts_val" not in mine
+        for name in ("boxes", "score", "ious", "tokens", "solver"):
+            assert np.array_equal(mine[name][:, 0], arrays[name][:, block]), name
+    assert run("--layers", "1,-1", "--out", "two", quick=how).exit_code == 0
+    record, _ = only("two")
+    assert record.features["blocks"] == [1, 2]
+    assert record.metrics["blocks"] == whole.metrics["blocks"][1:]
+
+
+def test_blocks_by_other_names_are_one_record(run):
+    assert run("--layers", "last").exit_code == 0
+    assert "done before" in run("--layers", "-1").stderr
+    assert "done before" in run("--layers", "2").stderr and len(records()) == 1
+
+
+def test_json_on_stdout_is_the_record(run):
+    shown = run("--json")
+    found = json.loads(shown.stdout)  # nothing else stands there
+    assert found == json.loads(Path("results", f"{found['id']}.json").read_text())
+    assert run("--json", "--quiet", "--force").stderr == ""
+
+
+def test_the_same_twice_is_done_once(run, monkeypatch):
+    first = run("--layers", "all")
+    monkeypatch.setattr(Extractor, "run", None)  # nothing is computed again
+    again = run("--layers", "all")
+    assert again.exit_code == 0 and "done before" in again.stderr
+    assert again.stdout == first.stdout
+    assert run("--layers", "all", "--force").exit_code == 1  # it would have been
+
+
+def test_force_does_it_again(run):
+    assert run().exit_code == 0
+    record, arrays = only()
+    path = Path("results", f"{record.id}.json")
+    path.write_text(path.read_text().replace('"tau": 0.2', '"tau": 0.9'))
+    shown = run("--force")
+    assert shown.exit_code == 0 and "done before" not in shown.stderr
+    again, others = only()
+    assert stable(again, others) == stable(record, arrays)
+    assert again.timing["images_computed"] == 12
+
+
+@pytest.mark.parametrize("what", ["record", "end of the arrays", "middle of the arrays"])
+def test_a_damaged_record_is_made_anew(run, what):
+    assert run().exit_code == 0
+    record, arrays = only()
+    path = Path("results", f"{record.id}.{'json' if what == 'record' else 'npz'}")
+    content = bytearray(path.read_bytes())
+    if what == "middle of the arrays":
+        flip(content)
+    else:
+        del content[-30:]
+    path.write_bytes(content)
+    shown = run()
+    assert shown.exit_code == 0, shown.stderr
+    assert "damaged" in shown.stderr and "warning" in shown.stderr
+    assert stable(*only()) == stable(record, arrays)
+
+
+def flip(content):
+    """The first array of an .npz: its compressed bytes are now of no kind that there is."""
+    lengths = int.from_bytes(content[26:28], "little"), int.from_bytes(content[28:30], "little")
+    content[30 + sum(lengths)] |= 6
+
+
+def test_what_matters_is_another_record(run):
+    base = ("--limit", "4", "--size", "40x56", "--layers", "all")
+    assert run(quick=base).exit_code == 0
+    for more in (
+        ("--tau", "0.3"), ("--eps", "1e-4"), ("--feature", "queries"), ("--layers", "0,1"),
+        ("--method", "lost"), ("--size", "56x40"), ("--size", "short:40"), ("--no-hard",),
+        ("--split", "train"), ("--score", "masks"), ("--precision", "bf16"), ("--limit", "3"),
+        ("--select", "holdout"),
+    ):  # fmt: skip
+        before = len(records())
+        shown = run(*more, quick=base)
+        assert shown.exit_code == 0, shown.stderr
+        assert len(records()) == before + 1, more
+
+
+def test_what_does_not_matter_is_the_same_record(run, monkeypatch):
+    base = ("--limit", "4", "--size", "40x56")
+    assert run(quick=base).exit_code == 0
+    record, arrays = only()
+    for more in (
+        ("--batch-size", "1"), ("--workers", "1"), ("--pictures", "1"), ("--cache", "elsewhere"),
+        ("--no-cache",), ("--layers", "2"), ("--precision", "fp32"), ("--resize", "40x56"),
+        ("--select", "holdout"), ("--label", "epoch=7"), ("--hard",), ("--score", "boxes"),
+    ):  # fmt: skip
+        shown = run(*more, quick=base)
+        assert shown.exit_code == 0 and "done before" in shown.stderr, more
+    assert run("--batch-size", "1", "--out", "x", quick=base).exit_code == 0
+    other, theirs = only("x")
+    assert other.id == record.id and np.array_equal(theirs["boxes"], arrays["boxes"])
+    assert only()[0].checkpoint["epoch"] == 7
+
+
+def test_tokencut_and_lost_in_a_table_and_compared(run, cli):
+    assert run("--layers", "all").exit_code == 0
+    assert run("--layers", "all", "--method", "lost").exit_code == 0
+    found = {record.protocol["method"]: record for record in records()}
+    made = cli("table", "results", "--format", "csv")
+    assert made.exit_code == 0, made.stderr
+    rows = {row["method"]: float(row["CorLoc"]) for row in csv.DictReader(made.stdout.splitlines())}
+    assert rows == pytest.approx({m: r.metrics["corloc"] for m, r in found.items()}, abs=0.05)
+    one, other = found["tokencut"], found["lost"]
+    shown = cli("compare", "results", one.id, other.id, "--json")
+    assert shown.exit_code == 0, shown.stderr
+    [pair] = json.loads(shown.stdout)
+    difference = other.metrics["corloc"] - one.metrics["corloc"]
+    assert pair["difference"] == pytest.approx(difference)
+    assert cli("compare", "results", one.id, other.id).exit_code == 0
+    honest = cli("compare", "results", one.id, other.id, "--select", "holdout", "--json")
+    values = [record.metrics["chosen"]["holdout"]["corloc"] for record in (one, other)]
+    assert json.loads(honest.stdout)[0]["difference"] == pytest.approx(values[1] - values[0])
+
+
+def test_a_page_of_records_with_pictures(run, cli):
+    assert run("--layers", "all", "--pictures", "2").exit_code == 0
+    shown = cli("report", "results", "--output", "page.html")
+    assert shown.exit_code == 0, shown.stderr
+    assert "CorLoc" in Path("page.html").read_text()
+
+
+def test_python_twin(run, ckpt):
+    assert run("--layers", "all", "--feature", "values", "--no-hard").exit_code == 0
+    options = {"layers": "all", "feature": "values", "hard": False, "size": "40x56", "limit": 12}
+    result = package.tokencut(ckpt, "shapes", out="python", residual="skip", **options)
+    assert stable(*only("python")) == stable(*only())
+    assert result == only("python")[0]
+    other = package.tokencut(ckpt, "shapes", out="x", residual="skip", size=40, limit=2)
+    assert other.protocol["size"] == "40x40" and other.protocol["feature"] == "keys"
+
+
+def test_a_record_can_be_made_again_from_what_it_says(run):
+    how = ("--layers", "1,-1", "--method", "lost", "--no-hard", "--split", "train", "--limit", "3")
+    assert run(*how, "--expect", "depth=3", "--skip-bad", "1").exit_code == 0
+    record, arrays = only()
+    call = dict(record.environment["call"])
+    assert "out" not in call and "cache" not in call
+    call.pop("expected", None)
+    package.tokencut(call.pop("ckpt"), call.pop("dataset"), **call, out="again")
+    assert stable(*only("again")) == stable(record, arrays)
