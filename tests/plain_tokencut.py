@@ -135,8 +135,9 @@ def boxed_folder(folder=Path("mine"), count=4):
     """A folder with boxes.csv; the images by name."""
     lines, images = ["image,xmin,ymin,xmax,ymax"], {}
     for i in range(count):
-        images[f"p{i}"] = put(folder / "images" / f"p{i}.png", scene(SIZES_HW[i], BOXES[i], i))
-        lines.append(f"p{i}," + ",".join(map(str, BOXES[i])))
+        size_hw, box = SIZES_HW[i % 4], BOXES[i % 4]
+        images[f"p{i}"] = put(folder / "images" / f"p{i}.png", scene(size_hw, box, i))
+        lines.append(f"p{i}," + ",".join(map(str, box)))
     (folder / "boxes.csv").write_text("\n".join(lines))
     return images
 

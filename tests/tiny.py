@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch.nn.functional import grid_sample, interpolate
 import skipbench
 from skipbench.demo import make_weights, small_facts
 from skipbench.evaluations import find_evaluation
+from skipbench.pipeline import carry_out, open_run
 from skipbench.record_store import read_arrays
 
 CLASSES = ["nothing", "cat", "dog", "bird"]
@@ -98,10 +100,20 @@ class Home:
             "--size", SIZE, "--device", "cpu", *more,
         )  # fmt: skip
 
+    @cached_property
+    def inspection(self):
+        return skipbench.inspect(self.ckpt, residual="skip", device="cpu")
+
     def open(self, name, **more):
         """A run, in shards of two images."""
-        given = {"ckpt": str(self.ckpt), "dataset": self.dataset, **self.options(**more)}
-        return open_in_shards(name, given)
+        return open_in_shards(name, self.given(**more), [self.inspection])
+
+    def evaluate(self, name, **more):
+        """Records, as from the Python function; the checkpoint is inspected once a session."""
+        return carry_out(self.open(name, **more))
+
+    def given(self, **more):
+        return {"ckpt": str(self.ckpt), "dataset": self.dataset, **self.options(**more)}
 
     def tokens(self, split, size=SIZE, layers="last"):
         """By image, (height, width, channels) of length 1."""
@@ -113,11 +125,9 @@ class Home:
         return [tokens / np.linalg.norm(tokens, axis=2, keepdims=True) for tokens in read]
 
 
-def open_in_shards(name, given):
-    from skipbench.pipeline import open_run
-
+def open_in_shards(name, given, inspections=()):
     evaluation = find_evaluation(name)
-    run = open_run(evaluation, evaluation.settings.make(given))
+    run = open_run(evaluation, evaluation.settings.make(given), inspections=inspections)
     run.shard_images = 2
     return run
 
@@ -174,10 +184,9 @@ carry_out(open_in_shards({evaluation!r}, json.loads({given!r})))
 
 def killed(home, evaluation, owner, name, at, **more):
     """kill -9 when this is called for the n-th time, in a process of its own."""
-    given = {"ckpt": str(home.ckpt), "dataset": home.dataset, **home.options(**more)}
     code = KILLED.format(
         tests=str(Path(__file__).parent), owner=owner, name=name, at=at, evaluation=evaluation,
-        given=json.dumps(given),
+        given=json.dumps(home.given(**more)),
     )  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", code], env=clean_environment(Path.cwd()), capture_output=True,

@@ -1,40 +1,54 @@
-"""`skipbench demo`: a skip and a skipless model made on the spot, inspected and run."""
+"""`skipbench demo`: a skip and a skipless model made on the spot, inspected and evaluated."""
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from skipbench.cli import options
-from skipbench.cli.running import with_exit_codes
+from skipbench.cli.generated import add_command
+from skipbench.settings import Settings, parsers, setting
+from skipbench.settings.declaration import OUTPUT
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from skipbench.results.read import Stored
+
+NEXT = """
+Now your own:  skipbench inspect --ckpt CHECKPOINT
+               skipbench probe --ckpt CHECKPOINT --dataset voc
+               skipbench data list
+               skipbench table
+               skipbench --help
+               skipbench manual
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoSettings(Settings):
+    out: Path = setting(
+        Path("demo"), help="Folder for the demo's files.", parse=parsers.path, panel=OUTPUT,
+        metavar="DIR",
+    )  # fmt: skip
+    open: bool = setting(False, help="Open the report in a browser.", panel=OUTPUT)
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("demo")(with_exit_codes(demo))
+    add_command(app, "demo", DemoSettings, demo, flags=())
 
 
-def demo(
-    out: Annotated[str, typer.Option("--out", help="Folder for the demo's files.")] = "demo",
-    open_it: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
+def demo(settings: DemoSettings) -> None:
     """Evaluate two small models on embedded data; tables, and a report to look at.
 
     A skip and a skipless checkpoint are made on the spot, untrained. About a minute on two cores,
     without network.
     """
-    from pathlib import Path
-
     from skipbench import demo as steps
     from skipbench import pipeline
     from skipbench.cli.inspect_command import show
+    from skipbench.console import open_in_browser
+    from skipbench.results.report import report
 
-    folder = Path(out)
+    folder = settings.out
     checkpoints = steps.make_checkpoints(folder)
     for path in checkpoints:
         show(pipeline.inspect(path, device="cpu"))
@@ -42,45 +56,30 @@ def demo(
     typer.echo(f"\nthe embedded data set, drawn with its masks: {shapes}\n")
     records = steps.evaluate(checkpoints, folder)
     _show_results(records)
-    typer.echo(f"\ntheir principal components, as colours: {folder / 'pca' / 'sheet.png'}")
-    _report(records, folder, open_it)
+    page = report(records, folder / "report.html", title=steps.TITLE)
+    typer.echo(f"{NEXT}\nLook at the report: {page}")
+    if settings.open:
+        open_in_browser(page)
 
 
 def _show_results(records: "list[Stored]") -> None:
-    """What `skipbench table` and `skipbench compare` print."""
+    """As `skipbench table` and `skipbench compare` print them."""
     from skipbench.cli.compare_command import show as show_comparison
     from skipbench.console import wide_page
     from skipbench.results.compare import compare
     from skipbench.results.tables import table
-    from skipbench.results.tables.render import show as show_table
+    from skipbench.results.tables.layouts import LAYOUTS
+    from skipbench.results.tables.render import show
 
     typer.echo()
-    for layout in ("table2", "table4"):
-        show_table(table(records, layout=layout, compact=True, ci=True), wide_page())
-    untrained = [one for one in records if one.result.evaluation in ("knn", "cluster")]
-    show_table(table(untrained, ci=True), wide_page())
+    rest = list(records)
+    for layout in (LAYOUTS["table2"], LAYOUTS["table4"]):
+        rest = [one for one in rest if one.result.evaluation != layout.evaluation]
+        if any(one.result.evaluation == layout.evaluation for one in records):
+            show(table(records, layout=layout.name, compact=True, ci=True), wide_page())
+    if rest:
+        show(table(rest, ci=True), wide_page())
     for pair in compare("skip.pth", "skipless.safetensors", results=records):
         if pair.a[0].result.features["layers"] in ("multiscale", "all"):
             show_comparison(pair, top=3)
-    typer.echo("\n(Both models are untrained: these are the figures of two initialisations.)")
-
-
-def _report(records: "list[Stored]", folder: "Path", open_it: bool) -> None:
-    from skipbench import demo as steps
-    from skipbench.console import open_in_browser
-    from skipbench.results.report import report
-
-    page = report(records, folder / "report.html", title=steps.TITLE)
-    typer.echo(
-        f"\nNow your own:  skipbench inspect --ckpt CHECKPOINT\n"
-        f"               skipbench probe --ckpt CHECKPOINT --dataset voc\n"
-        f"               skipbench tokencut --ckpt CHECKPOINT --dataset voc --layers all\n"
-        f"               skipbench knn --ckpt CHECKPOINT --dataset voc\n"
-        f"               skipbench cluster --ckpt CHECKPOINT --dataset voc\n"
-        f"               skipbench pca PICTURES --ckpt CHECKPOINT\n"
-        f"               skipbench table\n"
-        f"               skipbench data list\n"
-        f"\nLook at the report: {page}"
-    )
-    if open_it:
-        open_in_browser(page)
+    typer.echo("\n(Both models are untrained: these are the scores of two initialisations.)")

@@ -115,9 +115,7 @@ def _option(
     help = option.help + (f" [dim]({words})[/dim]" if words and not flag else "")
     optional = kind if required else kind | None
     if option.argument:
-        made: Any = typer.Argument(
-            help=help, metavar=option.metavar, show_default=False, rich_help_panel=option.panel
-        )
+        made: Any = typer.Argument(help=help, metavar=option.metavar, show_default=False)
     else:
         made = typer.Option(
             *([flag] if flag else option.flags or [flag_of(name, option)]), help=help,

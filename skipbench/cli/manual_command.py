@@ -29,10 +29,15 @@ def manual(
     topic: Annotated[
         str | None,
         typer.Argument(
-            help="Page to show; without it, all topics are listed.", autocompletion=complete_topic
+            help="Page to show; without it, all topics are listed.",
+            metavar="TOPIC",
+            autocompletion=complete_topic,
+            show_default=False,
         ),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Print the page as Markdown.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the page as Markdown.", metavar=" ")
+    ] = False,
 ) -> None:
     """Show the manual, one page per topic."""
     if topic is None:

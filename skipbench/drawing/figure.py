@@ -137,16 +137,23 @@ def text_width(text: str, size: float) -> float:
 
 
 def wrapped(text: str, width: float, size: float) -> list[str]:
-    """Lines broken at spaces and after _ . / - if that is possible, or anywhere."""
+    """Lines broken at spaces, else after _ . / -, else anywhere."""
     text, lines = printable(text), []
     while text:
         ends = range(2, len(text) + 1)  # one character at least
         most = 1 + bisect_right(ends, width, key=lambda end: text_width(text[:end], size))
-        breaks = [m.start() for m in re.finditer(r"(?<=[_./-])|(?= )", text[: most + 1])]
-        cut = most if most == len(text) else max((b for b in breaks if 0 < b <= most), default=most)
+        cut = most if most == len(text) else _break(text, most)
         lines.append(text[:cut])
         text = text[cut:].lstrip()
     return lines
+
+
+def _break(text: str, most: int) -> int:
+    for pattern in (r"(?= )", r"(?<=[_./-])"):
+        places = [m.start() for m in re.finditer(pattern, text) if 0 < m.start() <= most]
+        if places:
+            return places[-1]
+    return most
 
 
 def ending(text: str, width: float, size: float) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,15 @@ def text(value: Any) -> str:
     return str(value)
 
 
+def several(value: Any) -> tuple[Any, ...]:
+    """One or several, as they are."""
+    one = isinstance(value, str | Path | Mapping) or not isinstance(value, Iterable)
+    return (value,) if one else tuple(value)
+
+
 def texts(value: Any) -> tuple[str, ...]:
     """One or several; as they are: a name may have a comma in it."""
-    return tuple(map(text, value if isinstance(value, list | tuple) else [value]))
+    return tuple(map(text, several(value)))
 
 
 def path(value: Any) -> Path:
@@ -140,19 +146,22 @@ def layer_set(value: Any) -> str:
 
 def layer_sets(value: Any) -> tuple[str, ...]:
     """Several, each with records of its own."""
-    given = value if isinstance(value, list | tuple) else [value]
-    if not given:
+    found = tuple(dict.fromkeys(map(layer_set, several(value))))
+    if not found:
         raise InvalidError("expected at least one set of layers")
-    return tuple(dict.fromkeys(map(layer_set, given)))
+    return found
 
 
 def byte_count(value: Any) -> int:
     from skipbench.files import parse_bytes
 
     try:
-        return parse_bytes(str(value))
-    except UsageError:
-        raise InvalidError("expected an amount of space such as 50GB") from None
+        count = parse_bytes(str(value))
+    except (UsageError, OverflowError):
+        count = -1
+    if count < 0:
+        raise InvalidError("expected an amount of space such as 50GB")
+    return count
 
 
 def device(value: Any) -> str:
@@ -167,10 +176,10 @@ def facts(known: Mapping[str, type], example: str) -> Parse:
     def parse(value: Any) -> dict[str, Any]:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             value = {k: v for k, v in vars(value).items() if v is not None}
-        if not isinstance(value, Mapping | list | tuple):
-            value = [value]
-        pairs = value.items() if isinstance(value, Mapping) else [_pair(one) for one in value]
-        return {name: one(str(name).strip(), fact) for name, fact in pairs}
+        mapping = isinstance(value, Mapping)
+        pairs = value.items() if mapping else [_pair(one) for one in several(value)]
+        named = [(str(name).strip(), fact) for name, fact in pairs]
+        return {name: one(name, fact) for name, fact in named}
 
     def one(name: str, value: Any) -> Any:
         if name not in known or not str(value).strip():
@@ -203,5 +212,5 @@ def _number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

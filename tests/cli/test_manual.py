@@ -232,3 +232,35 @@ def test_exit_codes_are_listed():
     codes = {one.exit_code for one in vars(errors).values() if hasattr(one, "exit_code")}
     listed = re.findall(r"^\| ([\d, ]+) \|", TEXTS["troubleshooting"], re.MULTILINE)
     assert codes | {0, 1, 2, 5, 130, 143} == {int(c) for row in listed for c in row.split(",")}
+
+
+QUOTED = {
+    "probe": ("best on val, as papers report", "held-out training images", "← best on"),
+    "tokencut": (
+        "on these images, as papers report",
+        "block chosen on one half of the images, scored on the other",
+        "of the whole image, without looking",
+        "degenerate (nothing stands out: the box is the whole image)",
+        "with a tie that the rule decided",
+    ),
+    "knn": ("all of them searched", "tokens in the bank"),
+    "cluster": ("mean ± deviation over",),
+    "pca": (
+        "effective rank", "total variation", "between segments %", "upside down %",
+        "of colours %", "colours alike", "between segments: share of the features",
+    ),
+    "compare": ("beyond chance over images", "images in common"),
+    "checkpoints": (
+        "on four photographs", "the right variant, but its features collapse",
+        "tokens collapse onto one vector", "because of",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_output_is_quoted_as_it_is_printed(name):
+    source = "".join(path.read_text() for path in manual.FOLDER.parent.rglob("*.py"))
+    for words in QUOTED[name]:
+        assert words in source, f"{words!r} is no longer printed"
+        # Headings of columns lose nothing but case on the page.
+        assert words in TEXTS[name] or words.capitalize() in TEXTS[name]

@@ -10,6 +10,7 @@ import trees
 from PIL import Image
 
 from skipbench.datasets import open_dataset
+from skipbench.datasets.common.coco_annotations import BoxIndex
 from skipbench.errors import DataError
 from skipbench.images import read_image
 
@@ -196,7 +197,7 @@ def test_ade20k_does_not_know_255(tmp_path):
         open_dataset("ade20k", root=tmp_path, limit=1)[0].mask()
 
 
-# 23 is in tests/test_datasets.py: palette masks give raw indices
+# 23 is in test_opening.py: palette masks give raw indices
 
 # 24: masks that are ignored altogether, classes that do not occur
 
@@ -277,26 +278,30 @@ def test_xml_missing(voc, tmp_path):
     ("change", "says"),
     [
         (lambda text: text[: len(text) // 2], "not JSON at line 1: .*cut off"),
-        (lambda text: text[:-1], r"not JSON at line 1: expected ','.*cut off"),
+        (lambda text: text[:-1], r"not JSON at line 1: it ends too early \(cut off"),
         (
             lambda text: text.replace('"bbox": [3.2,', '"bbox": [3.2 4,'),
             "not JSON at line 1: .*3.2",
         ),
-        (lambda text: text.replace('}, {"id": 101', '} {"id": 101'), "expected ','"),
+        (lambda text: text.replace('}, {"id": 101', '} {"id": 101'), "I expect ','"),
         (
             lambda text: text.replace("3.2, 4.7, 12.6, 9.1]", "3.2, 4.7, 12.6]"),
             "in annotations.*101",
         ),
         (lambda text: text.replace("12.6, 9.1]", "-12.6, 9.1]"), "in annotations.*-12.6"),
-        (lambda text: text.replace("12.6, 9.1]", "NaN, 9.1]"), "in annotations"),
+        (lambda text: text.replace("12.6, 9.1]", "NaN, 9.1]"), "not JSON at line 1: .*NaN"),
+        (
+            lambda text: text.replace("12.6, 9.1]", "1.6e308, 9.1]").replace("3.2", "1.7e308"),
+            "in annotations",
+        ),
         (lambda text: text.replace('"image_id": 560992', '"image_id": 1'), "image 1, which is not"),
         (lambda text: text.replace('"file_name"', '"name"'), "in images.*KeyError"),
         (lambda text: json.dumps({"images": [1]}), "in images .*: 1"),
-        (lambda text: "[]", "expected '{'"),
-        (lambda text: "", "expected '{'"),
+        (lambda text: "[]", "no images in it"),
+        (lambda text: "", "not JSON at line 1: it ends too early"),
         (lambda text: "{}", "no images in it"),
         (lambda text: text.replace('"iscrowd": 0', '"iscrowd": "0"'), "in annotations"),
-        (lambda text: text.replace('"id": 396626', '"id": 560992'), "this image is there twice"),
+        (lambda text: text.replace('"id": 396626', '"id": 560992'), "listed twice"),
         (lambda text: text.replace('"id": 18,', '"id": "b",'), "in categories"),
         (lambda text: '{"images": ' + "[" * 200_000, "not JSON"),
         (lambda text: '{"images": [' + "9" * 5_000 + "]}", "not JSON|in images"),
@@ -314,13 +319,15 @@ def test_malformed_json(tmp_path, change, says):
     assert not list((tmp_path / "cache").rglob("*.npz"))
 
 
-def test_malformed_json_far_into_a_large_file(tmp_path, monkeypatch):
-    """The line is right although only a window of the text is in memory."""
-    monkeypatch.setattr("skipbench.datasets.common.coco_annotations.CHUNK", 64)
+@pytest.mark.parametrize("entries", [3, 20_000])
+def test_the_line_of_a_mistake(tmp_path, entries):
+    """Also far into a file of which only a part is in memory."""
     folder = trees.coco20k(tmp_path)
     path = folder / "annotations" / "instances_train2014.json"
-    lines = json.dumps(json.loads(path.read_text()), indent=0).split("\n")
-    wrong = next(i for i, line in enumerate(lines) if "iscrowd" in line)
+    content = json.loads(path.read_text())
+    content["annotations"] *= entries
+    lines = json.dumps(content, indent=0).split("\n")
+    wrong = max(i for i, line in enumerate(lines) if "iscrowd" in line)
     lines[wrong] = '"iscrowd": ?,'
     path.write_text("\n".join(lines))
     with pytest.raises(DataError, match=rf"at line {wrong + 1}: .*iscrowd"):
@@ -335,13 +342,10 @@ def test_json_with_a_mark_at_its_beginning(tmp_path):
 
 
 def test_a_malformed_json_is_read_once_not_for_every_image(tmp_path, monkeypatch):
-    from skipbench.datasets.common import coco_annotations as _coco_json
-
     folder = trees.coco20k(tmp_path)
     (folder / "annotations" / "instances_train2014.json").write_text("{")
-    calls = []
-    make = _coco_json.make_index
-    monkeypatch.setattr(_coco_json, "make_index", lambda path: calls.append(path) or make(path))
+    calls, build = [], BoxIndex.build
+    monkeypatch.setattr(BoxIndex, "build", lambda index: calls.append(index) or build(index))
     data = open_dataset("coco20k", root=tmp_path, limit=9)
     for item in data:
         with pytest.raises(DataError, match="not JSON"):
@@ -352,17 +356,15 @@ def test_a_malformed_json_is_read_once_not_for_every_image(tmp_path, monkeypatch
 def test_several_threads_ask_for_one_index(tmp_path, monkeypatch):
     from concurrent.futures import ThreadPoolExecutor
 
-    from skipbench.datasets.common import coco_annotations as _coco_json
-
     trees.coco20k(tmp_path)
-    calls, make = [], _coco_json.make_index
+    calls, build = [], BoxIndex.build
 
-    def slow(path):
-        calls.append(path)
+    def slow(index):
+        calls.append(index)
         time.sleep(0.05)
-        return make(path)
+        return build(index)
 
-    monkeypatch.setattr(_coco_json, "make_index", slow)
+    monkeypatch.setattr(BoxIndex, "build", slow)
     data = open_dataset("coco20k", root=tmp_path, limit=9)
     with ThreadPoolExecutor(4) as pool:
         assert all(len(b.xyxy) == 1 for b in pool.map(lambda _: data[0].boxes(), range(8)))
@@ -376,7 +378,7 @@ def test_json_without_this_image(tmp_path):
     content["images"] = content["images"][1:]
     content["annotations"] = content["annotations"][:1]
     path.write_text(json.dumps(content))
-    with pytest.raises(DataError, match=r"says nothing about COCO_train2014_000000560992\.jpg"):
+    with pytest.raises(DataError, match=r"no entry for image COCO_train2014_000000560992\.jpg"):
         open_dataset("coco20k", root=tmp_path, limit=9)[0].boxes()
 
 
@@ -387,8 +389,8 @@ def test_json_missing(tmp_path):
         open_dataset("coco20k", root=tmp_path)
 
 
-# 27 is in tests/test_datasets.py: images without a box, or with crowds only; 28 and 29 in
-# tests/test_download.py
+# 27 is in test_opening.py: images without a box, or with crowds only; 28 and 29 in
+# test_download.py
 
 
 @pytest.mark.parametrize("name", ["classes.txt", "boxes.csv", "boxes.json"])

@@ -15,7 +15,8 @@ from PIL import Image
 from skipbench import datasets
 from skipbench.datasets import open_dataset, source, without_empty
 from skipbench.datasets.common.files import palette
-from skipbench.datasets.voc import SOURCE, write_masks
+from skipbench.datasets.voc import SOURCE as VOC2012
+from skipbench.datasets.voc import write_masks
 from skipbench.errors import DataError, UsageError
 
 TREES = {
@@ -274,7 +275,7 @@ def test_voc_train_aug(tmp_path):
     data = open_dataset("voc", "train_aug", root=tmp_path, limit=1)
     assert data.official == 10_582 and list(data.names) == ["2007_000032"]
     np.testing.assert_array_equal(data[0].mask(), mask)
-    names = SOURCE.train_aug()
+    names = VOC2012.train_aug()
     assert len(set(names)) == 10_582 and names == sorted(names)
 
 
@@ -846,6 +847,6 @@ class TestRealSlices:
         assert stuff.labels(Path(), 27).table == {int(k): v for k, v in coarse.items()}
         from skipbench.datasets.coco20k import official_names
 
-        assert SOURCE.train_aug() == (meta / "voc2012_train_aug.txt").read_text().split()
+        assert VOC2012.train_aug() == (meta / "voc2012_train_aug.txt").read_text().split()
         listed = (SHARED / "coco20k" / "coco_20k_filenames.txt").read_text().split()
         assert [f"train2014/{name}.jpg" for name in official_names()] == listed

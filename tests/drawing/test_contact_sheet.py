@@ -198,7 +198,7 @@ def test_pictures_of_one_page_in_memory_at_a_time(tmp_path):
 def test_text_is_made_to_fit():
     assert wrapped("short", 200, 12) == ["short"]
     assert wrapped("skipless dino_vits16", 100, 12) == ["skipless", "dino_vits16"]
-    assert wrapped("skipless_dino_vits16", 100, 12) == ["skipless_", "dino_vits16"]
+    assert wrapped("skipless_dino_vits16", 90, 12) == ["skipless_", "dino_vits16"]
     assert wrapped("", 90, 12) == []
     assert wrapped("abc", 0, 12) == ["a", "b", "c"]
     text = "some words and " + "x" * 100
@@ -214,8 +214,16 @@ def test_text_is_made_to_fit():
 # -- files
 
 
+def placements(pdf):
+    """(width, height) in points of each image that is drawn; a height below 0 is upside down."""
+    streams = [zlib.decompressobj().decompress(pdf[match.end() :])
+               for match in re.finditer(rb"/FlateDecode[^/]*>>\s+stream\r?\n", pdf)]  # fmt: skip
+    found = re.findall(rb"([\d.]+) 0 0 (-?[\d.]+) 0 [\d.]+ cm /I\d+ Do", b"".join(streams))
+    return [tuple(map(float, size)) for size in found]
+
+
 def images_of(pdf):
-    """Pixels of the RGB images in a PDF."""
+    """Pixels of the RGB images in a PDF, as they are drawn."""
     found = []
     for match in re.finditer(rb"<<[^<>]*/Subtype /Image.*?>>\s+stream\r?\n", pdf, re.DOTALL):
         width, height = (
@@ -224,7 +232,8 @@ def images_of(pdf):
         assert b"/DeviceRGB" in match[0]
         data = zlib.decompressobj().decompress(pdf[match.end() :])
         found.append(unfiltered(data, width, height))
-    return found
+    sizes = placements(pdf)
+    return [image[:: 1 if tall > 0 else -1] for image, (_, tall) in zip(found, sizes, strict=True)]
 
 
 def unfiltered(data, width, height):
@@ -257,6 +266,7 @@ def test_png_and_pdf_hold_every_pixel_of_the_pictures(tmp_path):
     found = images_of(pdf)
     assert len(found) == 6
     assert all((image == tile()).all() for image, tile in zip(found, tiles, strict=True))
+    assert np.abs(placements(pdf)) == pytest.approx(np.array([(60, 30)] * 6) * 72 / 300)
     for path, box, own in zip(pngs, media_boxes(pdf), (tiles[:3], tiles[3:]), strict=True):
         with Image.open(path) as stored:
             page, dpi = np.asarray(stored), stored.info["dpi"][0]

@@ -38,10 +38,6 @@ def parse_checkpoints(given: Any) -> tuple[str, ...]:
     return found
 
 
-def parse_images(given: Any) -> tuple[Any, ...]:
-    return (given,) if isinstance(given, str | Path) else tuple(given)
-
-
 def parse_limit(given: Any) -> int | str:
     return parsers.integer(1, word="all")(given)
 
@@ -56,7 +52,7 @@ class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSe
     positional: ClassVar[tuple[str, ...]] = ("ckpts", "images")
 
     images: tuple[Any, ...] = setting(
-        help="Images, folders, or dataset:NAME.", parse=parse_images, panel=WHAT,
+        help="Images, folders, or dataset:NAME.", parse=parsers.several, panel=WHAT,
         metavar="IMAGES", argument=True, several=True,
     )  # fmt: skip
     ckpts: tuple[str, ...] = setting(

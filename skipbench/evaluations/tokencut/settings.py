@@ -21,12 +21,6 @@ Score = Literal["boxes", "masks"]
 TAU, EPS = 0.2, 1e-5
 
 
-def parse_images(given: Any) -> tuple[Any, ...]:
-    """Files and folders, or images that were found already."""
-    several = isinstance(given, list | tuple)
-    return tuple(given) if several else (given,)
-
-
 @dataclass(frozen=True, kw_only=True)
 class TokencutSettings(CheckpointSettings, DataSettings, FeatureSettings, RecordSettings):
     positional: ClassVar[tuple[str, ...]] = ("ckpt", "dataset")
@@ -37,7 +31,7 @@ class TokencutSettings(CheckpointSettings, DataSettings, FeatureSettings, Record
     )  # fmt: skip
     images: tuple[Any, ...] = setting(
         (), help="Instead of a data set: image or folder; box, mask and eigenvector are drawn over "
-        "each. Repeatable.", parse=parse_images, panel=WHAT, metavar="PATH", several=True,
+        "each. Repeatable.", parse=parsers.several, panel=WHAT, metavar="PATH", several=True,
     )  # fmt: skip
     layers: str = setting(
         "last", help="last, all, or blocks such as 9,10,-1; each block is cut by itself, all in "

@@ -105,7 +105,9 @@ def test_the_honest_figure_by_hand(run):
     assert run("--layers", "all", quick=("--limit", "14")).exit_code == 0
     record, arrays = only()
     honest = record.metrics["chosen"]["holdout"]
-    assert honest["corloc"] == pytest.approx(plain.chosen_on_the_other_half(arrays["score"].tolist()))
+    assert honest["corloc"] == pytest.approx(
+        plain.chosen_on_the_other_half(arrays["score"].tolist())
+    )
     assert honest["corloc"] <= record.metrics["chosen"]["val"]["corloc"]
     assert honest["block"] is None and sum(honest["blocks"].values()) == 200
     counts = arrays["counts_holdout"]

@@ -1,32 +1,37 @@
 """Interruption at any moment, damage on disk, and too little memory."""
 
-import csv
 import json
 import re
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import trees
-from conftest import records
-from PIL import Image
-from plain_tokencut import boxed_folder, only, put, scene, stable, table
+from conftest import clean_environment, records
+from plain_tokencut import boxed_folder, only, put, scene, stable
 
-import skipbench as package
+from skipbench.errors import DataError, OutOfMemory
+from skipbench.evaluations.resume import Chunks
+from skipbench.features.stream import Extractor
+from skipbench.files import write_whole
+from skipbench.pipeline import carry_out
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
+SHORT = "DefaultCPUAllocator: can't allocate memory"
+RUN = "skipbench.evaluations.tokencut.run"
 
 # Children of one process that has imported all that is slow, and computed nothing yet. Each gets a
-# signal as it is about to put down its nth file: three shards, arrays, record, table.
+# signal as it is about to put down its nth file: two shards, table, arrays, record.
 CHILDREN = """
 import json, os, signal, sys
 from pathlib import Path
-import skipbench.features.plan, skipbench.evaluations.tokencut.calls
+import skipbench.evaluations.tokencut.run
 from skipbench.cli import main
 
-skipbench.features.plan.SHARD_IMAGES = 4
 fsync = os.fsync
 
 def child(name, number, nth):
@@ -46,7 +51,8 @@ def child(name, number, nth):
     sys.argv += ["--cache", f"{name}/cache", "--out", f"{name}/results"]
     main()
 
-def start(*job):
+codes = {}
+for job in json.loads(os.environ["JOBS"]):
     pid = os.fork()
     if not pid:
         try:
@@ -54,91 +60,94 @@ def start(*job):
         except SystemExit as end:
             sys.stdout.flush(), os._exit(end.code or 0)
         os._exit(0)
-    return pid
-
-codes = {}
-jobs, together = json.loads(os.environ["JOBS"]), json.loads(os.environ["TOGETHER"])
-wait = lambda pid: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-for job in jobs:
-    codes[job[0]] = wait(start(*job))
-pids = [start(*job) for job in together]
-codes["together"] = [wait(pid) for pid in pids]
+    codes[job[0]] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 print(json.dumps(codes))
 """
-
-
-ARGUMENTS = ("--dataset", "shapes", "--residual", "skip", "--layers", "all", *QUICK)
-
-
+IMAGES = 36  # 32 of them are the first shard
 MOMENTS = {
-    "kill, first shard": (signal.SIGKILL, 1, 12),
-    "kill, second shard": (signal.SIGKILL, 2, 8),
-    "kill, fifth file": (signal.SIGKILL, 5, 0),
-    "kill, last file": (signal.SIGKILL, 6, 0),
-    "ctrl-c": (signal.SIGINT, 2, 8),
-    "sigterm": (signal.SIGTERM, 3, 4),
+    "kill-at-first-shard": (signal.SIGKILL, 1, 36),
+    "kill-at-second-shard": (signal.SIGKILL, 2, 4),
+    "kill-at-arrays": (signal.SIGKILL, 4, 0),
+    "kill-at-record": (signal.SIGKILL, 5, 0),
+    "ctrl-c": (signal.SIGINT, 2, 4),
+    "sigterm": (signal.SIGTERM, 2, 4),
 }  # how it ends, at which file, images that are then left
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory, weights_file):
-    """Runs that were ended at each of these moments, one that was not, and two at once."""
+def arguments(tmp_path_factory, weights_file):
+    folder = tmp_path_factory.mktemp("many") / "boxed"
+    boxed_folder(folder, IMAGES)
+    return (
+        "tokencut", "--ckpt", weights_file, "--dataset", f"folder:{folder}", "--residual", "skip",
+        "--layers", "all", "--size", "40x56",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory, arguments):
+    """Runs that were ended at each of these moments, and one that was not."""
     folder = tmp_path_factory.mktemp("ended")
-    names = {key: re.sub(r"\W+", "-", key) for key in MOMENTS}
-    jobs = [[names[key], int(number), nth] for key, (number, nth, _) in MOMENTS.items()]
+    jobs = [[name, int(number), nth] for name, (number, nth, _) in MOMENTS.items()]
     environment = clean_environment(folder) | {
         "JOBS": json.dumps([["undisturbed", 0, 0], *jobs]),
-        "TOGETHER": json.dumps([["together", 0, 0]] * 2),
         "OPENBLAS_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-c", CHILDREN, "tokencut", "--ckpt", weights_file, *ARGUMENTS],
+        [sys.executable, "-c", CHILDREN, *map(str, arguments)],
         capture_output=True, text=True, timeout=120, cwd=folder, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return folder, names, json.loads(done.stdout)
+    return folder, json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_ended_at_any_moment_it_goes_on(cli, weights_file, ended, small_shards, seen, moment):
+def test_resumed_after_any_moment(cli, arguments, ended, seen, moment):
     """The record is that of an undisturbed run, and only what was missing is computed."""
-    folder, names, codes = ended
+    folder, codes = ended
     assert codes["undisturbed"] == 0
     number, _, left = MOMENTS[moment]
-    mine = folder / names[moment]
+    mine = folder / moment
     said = (mine / "log.txt").read_text()
     if number == signal.SIGKILL:
-        assert codes[names[moment]] == -signal.SIGKILL
+        assert codes[moment] == -signal.SIGKILL
     else:
-        assert codes[names[moment]] == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
-        assert "what was done is kept" in said and "Traceback" not in said
-    places = ("--cache", mine / "cache", "--out", mine / "results")
-    shown = cli("tokencut", "--ckpt", weights_file, *ARGUMENTS, *places)
+        assert codes[moment] == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
+        assert "is kept" in said and "Traceback" not in said
+    shown = cli(*arguments, "--cache", mine / "cache", "--out", mine / "results")
     assert shown.exit_code == 0, shown.stderr
     record, arrays = only(mine / "results")
     assert stable(record, arrays) == stable(*only(folder / "undisturbed" / "results"))
-    assert sum(count for count, _ in seen) == left
-    if 0 < left < 12:
-        assert record.timing["images_computed"] == left
-        assert f"{12 - left} of 12 images were done before" in shown.stderr
+    assert sum(count for count, _ in seen) == left == record.timing["images_computed"]
+    if 0 < left < IMAGES:
+        assert f"{IMAGES - left} of {IMAGES} images were done before" in shown.stderr
+        last = rf"{IMAGES} of {IMAGES} images, .*CorLoc {record.metrics['corloc']:.1f} "
+        assert re.search(last, shown.stderr)  # the score so far counts them
     whole = folder / "undisturbed" / "results" / record.id / "images.csv"
     assert (mine / "results" / record.id / "images.csv").read_bytes() == whole.read_bytes()
     assert not list((mine / "cache" / "tokencut").iterdir())  # what was kept is of no use now
 
 
-def test_two_processes_at_once_are_both_right(ended):
-    """One cache, one folder of results."""
-    folder, _, codes = ended
-    assert codes["together"] == [0, 0], (folder / "together" / "log.txt").read_text()
-    mine, theirs = only(folder / "together" / "results"), only(folder / "undisturbed" / "results")
-    assert stable(*mine) == stable(*theirs)
-    assert "Traceback" not in (folder / "together" / "log.txt").read_text()
+def interrupted(monkeypatch, run, shards):
+    """Ctrl-C as soon as so many shards are kept."""
+    save, count = Chunks.save, 0
+
+    def saving(self, shard, arrays):
+        nonlocal count
+        save(self, shard, arrays)
+        count += 1
+        if count == shards:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Chunks, "save", saving)
+        carry_out(run)
+    assert not records(run.settings.out)
 
 
-def test_another_process_that_ends_first_takes_the_kept_ones_away(run, small_shards, monkeypatch):
+def test_another_process_that_ends_first_takes_the_kept_ones_away(opened, monkeypatch):
     """At the worst moment: as this one is about to keep some."""
-    assert run("--out", "usual", "--cache", "other").exit_code == 0
-
+    carry_out(opened(out="usual", cache="other"))
     ended = []
 
     def write(path, content):
@@ -146,25 +155,9 @@ def test_another_process_that_ends_first_takes_the_kept_ones_away(run, small_sha
             ended.append(shutil.rmtree(path.parent))
         write_whole(path, content)
 
-    monkeypatch.setattr(_chunks, "write_whole", write)
-    shown = run()
-    assert shown.exit_code == 0 and ended, shown.stderr
-    assert stable(*only()) == stable(*only("usual"))
-
-
-def interrupt_after(monkeypatch, shards):
-    """Ctrl-C as soon as so many shards are kept; returns how to let it run again."""
-    save, count = _chunks.Chunks.save, 0
-
-    def interrupted(self, shard, arrays):
-        nonlocal count
-        save(self, shard, arrays)
-        count += 1
-        if count == shards:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(_chunks.Chunks, "save", interrupted)
-    return lambda: monkeypatch.setattr(_chunks.Chunks, "save", save)
+    monkeypatch.setattr("skipbench.evaluations.resume.write_whole", write)
+    carry_out(opened())
+    assert ended and stable(*only()) == stable(*only("usual"))
 
 
 def without_last(content):
@@ -185,112 +178,91 @@ def with_its_list_cut_short(content):
 
 
 @pytest.mark.parametrize("damage", [without_last, with_a_bit_flipped, with_its_list_cut_short])
-def test_a_damaged_shard_is_done_again(run, small_shards, monkeypatch, damage):
-    assert run("--out", "usual", "--cache", "other").exit_code == 0
-    again = interrupt_after(monkeypatch, 2)
-    assert run().exit_code == 130 and not records()
-    again()
+def test_a_damaged_shard_is_done_again(opened, monkeypatch, caplog, damage):
+    carry_out(opened(out="usual", cache="other"))
+    interrupted(monkeypatch, opened(), 2)
     paths = sorted(Path("cache", "tokencut").glob("*/*.npz"))
     assert len(paths) == 2
     paths[0].write_bytes(damage(paths[0].read_bytes()))
-    shown = run()
-    assert shown.exit_code == 0, shown.stderr
-    assert "done again" in shown.stderr and "warning" in shown.stderr
+    caplog.clear()
+    carry_out(opened())
+    assert "done again" in caplog.text and "WARNING" in caplog.text
     assert stable(*only()) == stable(*only("usual"))
     assert only()[0].timing["images_computed"] == 8
 
 
-def test_without_a_cache_nothing_is_kept(run, small_shards, monkeypatch):
-    again = interrupt_after(monkeypatch, 2)
-    assert run("--no-cache").exit_code == 130
-    again()
+def test_without_a_cache_nothing_is_kept(opened, monkeypatch):
+    interrupted(monkeypatch, opened(in_memory=True), 2)
     assert not Path("cache").exists()
-    assert run("--no-cache").exit_code == 0
+    carry_out(opened(in_memory=True))
     assert only()[0].timing["images_computed"] == 12 and not Path("cache").exists()
-    assert run("--out", "kept").exit_code == 0
+    carry_out(opened(out="kept"))
     assert stable(*only()) == stable(*only("kept"))
 
 
-def test_what_was_kept_by_other_settings_is_not_used(run, small_shards, monkeypatch):
-    again = interrupt_after(monkeypatch, 1)
-    assert run().exit_code == 130
-    again()
-    assert run("--tau", "0.4").exit_code == 0
+@pytest.mark.parametrize(("shards", "more"), [(1, {"tau": 0.4}), (2, {"force": True})])
+def test_what_was_kept_is_not_used(opened, monkeypatch, shards, more):
+    """By other settings, or with --force."""
+    interrupted(monkeypatch, opened(), shards)
+    carry_out(opened(**more))
     assert only()[0].timing["images_computed"] == 12
+    left = list(Path("cache", "tokencut").iterdir())
+    assert [path.name == only()[0].id for path in left] == ([] if "force" in more else [False])
 
 
-def test_forced_it_uses_nothing_that_was_kept(run, small_shards, monkeypatch):
-    again = interrupt_after(monkeypatch, 2)
-    assert run().exit_code == 130
-    again()
-    assert run("--force").exit_code == 0
-    assert only()[0].timing["images_computed"] == 12
-    assert not list(Path("cache", "tokencut").iterdir())
-
-
-def test_a_bad_image_at_the_end_does_not_cost_what_was_done(run, monkeypatch):
-    monkeypatch.setattr("skipbench.features.plan.SHARD_IMAGES", 2)
-    boxed_folder()
-    path = Path("mine", "images", "p3.png")
+def test_a_bad_image_at_the_end_does_not_cost_what_was_done(opened):
+    boxed_folder(count=9)
+    path = Path("mine", "images", "p8.png")
     whole = path.read_bytes()
     broken = bytearray(whole)
     broken[len(whole) // 2] ^= 16
     path.write_bytes(broken)
-    shown = run(dataset="folder:mine", quick=("--size", "40x56"))
-    assert shown.exit_code == 4 and "p3.png" in shown.stderr
+    with pytest.raises(DataError, match=r"p8\.png"):
+        carry_out(opened("folder:mine"))
     path.write_bytes(whole)
-    assert run(dataset="folder:mine", quick=("--size", "40x56")).exit_code == 0
-    assert only()[0].timing["images_computed"] == 2
+    carry_out(opened("folder:mine"))
+    assert only()[0].timing["images_computed"] == 1
 
 
-def test_an_overflow_is_not_forgotten_by_an_interruption(run, small_shards, monkeypatch):
+def test_an_overflow_is_not_forgotten_by_an_interruption(opened, monkeypatch):
     """The rest is computed in the precision that an undisturbed run would have gone on in."""
-    again = interrupt_after(monkeypatch, 1)
-    looked = Extractor.forward
+    forward = Extractor.forward
 
     def overflows(self, *given):
         self.backbone.precision = "bf16" if self.backbone.precision == "fp16" else "fp32"
-        return looked(self, *given)
+        return forward(self, *given)
 
-    monkeypatch.setattr(Extractor, "forward", overflows)
-    assert run("--precision", "bf16").exit_code == 130
-    again()
-    monkeypatch.setattr(Extractor, "forward", looked)
-    assert run("--precision", "bf16").exit_code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Extractor, "forward", overflows)
+        interrupted(patch, opened(precision="bf16"), 1)
+    carry_out(opened(precision="bf16"))
     assert only()[0].features["precision"] == "fp32"
 
 
-def test_the_figure_so_far_counts_what_was_done_before(run, small_shards, monkeypatch):
-    again = interrupt_after(monkeypatch, 2)
-    assert run().exit_code == 130
-    again()
-    shown = run()
-    corloc = re.escape(f"{only()[0].metrics['corloc']:.1f}")
-    assert re.search(rf"12 of 12 images, .*CorLoc {corloc}$", shown.stderr, re.MULTILINE)
+# -- fault 36: memory
 
 
 @pytest.mark.parametrize("error", [RuntimeError(SHORT), MemoryError("Unable to allocate 8 GiB")])
-def test_out_of_memory_once_it_goes_on_one_by_one(run, monkeypatch, error):
-    from skipbench.evaluations.tokencut import run as module
+def test_out_of_memory_once_it_goes_on_one_by_one(opened, monkeypatch, error):
+    from skipbench.evaluations.tokencut.run import tokencut
 
-    assert run("--out", "usual", "--layers", "all").exit_code == 0
-    cut, calls = module.tokencut, []
+    carry_out(opened(out="usual", layers="all"))
+    calls = []
 
     def short(tokens, *arguments):
         calls.append(len(tokens))
         if len(tokens) > 1:
             raise error
-        return cut(tokens, *arguments)
+        return tokencut(tokens, *arguments)
 
-    monkeypatch.setattr(module, "tokencut", short)
-    shown = run("--layers", "all")
-    assert shown.exit_code == 0, shown.stderr
+    monkeypatch.setattr(f"{RUN}.tokencut", short)
+    carry_out(opened(layers="all"))
     assert max(calls) > 1 and calls.count(1) == 36
     assert stable(*only()) == stable(*only("usual"))
 
 
 @pytest.mark.parametrize("method", ["tokencut", "lost"])
-def test_out_of_memory_always(run, monkeypatch, small_shards, method):
+def test_out_of_memory_always(opened, monkeypatch, method):
     from skipbench.evaluations.tokencut import run as module
 
     find, done = getattr(module, method), 0
@@ -302,28 +274,31 @@ def test_out_of_memory_always(run, monkeypatch, small_shards, method):
             raise RuntimeError(SHORT)
         return find(tokens, *arguments)
 
-    monkeypatch.setattr(module, method, short)
-    shown = run("--method", method)
-    assert shown.exit_code == 7 and "out of memory" in shown.stderr and "--size" in shown.stderr
-    assert "Traceback" not in shown.stderr and "bug" not in shown.stderr and not records()
-    monkeypatch.setattr(module, method, find)
-    assert run("--method", method).exit_code == 0  # what was done is kept
+    with monkeypatch.context() as patch, pytest.raises(OutOfMemory, match="--size"):
+        patch.setattr(f"{RUN}.{method}", short)
+        carry_out(opened(method=method))
+    assert not records()
+    carry_out(opened(method=method))  # what was done is kept
     assert only()[0].timing["images_computed"] == 8
 
 
-def test_out_of_memory_in_pictures_alone(run, monkeypatch):
+@pytest.mark.parametrize("method", ["tokencut", "lost"])
+def test_out_of_memory_is_reported(run, twelve, monkeypatch, method):
     def short(*arguments):
         raise MemoryError
 
-    monkeypatch.setattr("skipbench.evaluations.tokencut.run.tokencut", short)
+    monkeypatch.setattr(f"{RUN}.{method}", short)
     put(Path("photos", "a.png"), scene((24, 40), (0, 0, 9, 9)))
-    shown = run("--images", "photos", "--out", "out", dataset=None, quick=())
-    assert shown.exit_code == 7 and "out of memory" in shown.stderr
+    for how in (("--dataset", twelve), ("--images", "photos", "--out", "out")):
+        shown = run(*how, "--method", method, dataset=None, quick=())
+        assert shown.exit_code == 7 and "out of memory" in shown.stderr, shown.stderr
+        assert "--size" in shown.stderr and "Traceback" not in shown.stderr
+        assert "bug" not in shown.stderr and not records()
 
 
-def test_out_of_memory_in_the_model(run, monkeypatch):
-    """Fault 36: the batch is halved."""
-    assert run("--out", "usual").exit_code == 0
+def test_out_of_memory_in_the_model(opened, monkeypatch, caplog):
+    """The batch is halved."""
+    carry_out(opened(out="usual"))
     forward = Extractor.forward
 
     def short(self, batch, sizes_hw):
@@ -332,15 +307,15 @@ def test_out_of_memory_in_the_model(run, monkeypatch):
         return forward(self, batch, sizes_hw)
 
     monkeypatch.setattr(Extractor, "forward", short)
-    shown = run()
-    assert shown.exit_code == 0 and "going on with" in shown.stderr
+    carry_out(opened())
+    assert "going on with" in caplog.text
     assert np.array_equal(only()[1]["boxes"], only("usual")[1]["boxes"])
 
 
-def test_another_error_is_not_taken_for_a_lack_of_memory(run, monkeypatch):
+def test_another_error_is_not_taken_for_a_lack_of_memory(run, twelve, monkeypatch):
     def broken(*arguments):
         raise RuntimeError("shapes cannot be multiplied")
 
-    monkeypatch.setattr("skipbench.evaluations.tokencut.run.tokencut", broken)
-    shown = run()
+    monkeypatch.setattr(f"{RUN}.tokencut", broken)
+    shown = run(dataset=twelve)
     assert shown.exit_code == 1 and "shapes cannot be multiplied" in shown.stderr

@@ -20,7 +20,8 @@ from skipbench.metrics.intervals import bca_interval, leave_one_out, resample_we
 from skipbench.metrics.intervals import bootstrap as resampled
 from skipbench.metrics.segmentation import miou_percent
 from skipbench.record_store import write_result
-from skipbench.results.compare import compare, paired
+from skipbench.results.compare import compare
+from skipbench.results.paired import paired
 from skipbench.results.read import Stored, read_results
 
 
@@ -223,7 +224,8 @@ def test_what_cannot_be_compared(tmp_path):
     with pytest.raises(NumbersError, match="no pixel"):
         paired(first, empty)
     odd = make_result(metric="recall", data=data_part(images=60))
-    with pytest.raises(UsageError, match="cannot be compared"):
+    write_result(tmp_path, odd, {"counts": np.ones((60, 5))})
+    with pytest.raises(UsageError, match="a recall cannot be compared"):
         paired(Stored(odd, tmp_path), Stored(odd, tmp_path))
     first.path.with_suffix(".npz").write_bytes(b"damaged")
     with pytest.raises(DataError, match="damaged"):
@@ -321,7 +323,7 @@ def test_the_honest_choice_of_the_block(tmp_path, cli):
     assert honest.a_value <= oracle.a_value and honest.interval != oracle.interval
     assert honest.differs == {}
     done = cli("compare", tmp_path, "a", "b", "--select", "holdout")
-    assert done.exit_code == 0 and "B is better, by more than other images" in done.stdout
+    assert done.exit_code == 0 and "B is better, beyond chance over images" in done.stdout
     assert f"CorLoc {honest.a_value:.2f}" in done.stdout
     assert "One training each" not in done.stdout  # nothing is trained
 
@@ -343,7 +345,7 @@ def test_two_methods_of_one_model(tmp_path, cli):
     (found,) = compare(one.result.id, other.result.id, results=tmp_path)
     assert set(found.differs) == {"method", "tau", "eps"}  # LOST has neither of the two
     done = cli("compare", tmp_path, one.result.id, other.result.id)
-    assert "not made alike: method" in done.stdout
+    assert "different method: " in done.stdout
 
 
 def test_of_two_models_by_two_methods_each_method_is_compared(tmp_path):
@@ -394,7 +396,7 @@ def test_other_labels_training_images_and_seeds_are_said(tmp_path, cli):
     found = paired(first, Stored(second, tmp_path))
     assert {"labelled pixels", "seed", "images trained on"} <= found.differs.keys()
     done = cli("compare", tmp_path, "a.pth", "c.pth")
-    assert "but the two were not made alike" in done.stdout
+    assert "but the settings differ" in done.stdout
     assert "labelled pixels" in done.stdout
 
 
@@ -402,7 +404,7 @@ def test_settings_that_differ_are_said(tmp_path, cli):
     first, second, *_ = two_models(tmp_path)
     other = with_counts(tmp_path, second.arrays()["counts"], name="c.pth", protocol={"epochs": 5})
     done = cli("compare", tmp_path, first.result.id, other.id)
-    assert done.exit_code == 0 and "not made alike: epochs 30 and 5" in done.stdout
+    assert done.exit_code == 0 and "different epochs: 30 and 5" in done.stdout
 
 
 def test_command(tmp_path, cli):

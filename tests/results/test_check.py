@@ -153,9 +153,9 @@ def test_other_weights_made_otherwise_are_not_passed_over(tmp_path, gate):
 @pytest.mark.parametrize("limit", [float("nan"), float("inf"), -1.0])
 def test_limits_are_numbers(gate, tmp_path, limit):
     folder = put(tmp_path / "r", make_result(value=10.0))
-    with pytest.raises(UsageError, match="numbers from 0"):
+    with pytest.raises(UsageError, match="must be 0 or more"):
         check(folder, gate.path, tolerance=limit)
-    with pytest.raises(UsageError, match="numbers from 0"):
+    with pytest.raises(UsageError, match="must be 0 or more"):
         check(folder, gate.path, sigma=limit)
 
 
@@ -250,7 +250,7 @@ def test_one_image_or_no_counts_cannot_be_paired(tmp_path, cli):
     path = tmp_path / "b.json"
     with_counts(tmp_path / "one", counts_of(np.random.default_rng(0), 1))
     cli("check", tmp_path / "one", "--baseline", path, "--update", "--paired")
-    with pytest.raises(UsageError, match="one image"):
+    with pytest.raises(UsageError, match="one image is too few"):
         check(tmp_path / "one", path, paired=True)
     bare = put(tmp_path / "bare", make_result(name="b"))
     done = cli("check", bare, "--baseline", path, "--update", "--paired")
@@ -275,7 +275,7 @@ def test_so_few_images_that_no_outcome_could_fail(tmp_path, cli, images):
 
 def test_only_one_rule(gate):
     done = gate(50.0, "--tolerance", "1", "--paired")
-    assert done.exit_code == 2 and "one of" in done.stderr
+    assert done.exit_code == 2 and "only one of" in done.stderr
 
 
 # -- TokenCut

@@ -126,11 +126,11 @@ def test_provenance_opens_by_click_and_by_keyboard(chromium, rich_page):
     with chromium.open(rich_page) as tab:
         shown = "document.getElementById('provenance').open"
         inside = "document.querySelector('#provenance .inside').innerText"
-        tab.run("document.querySelector('td a.figure').click()")
+        tab.run("document.querySelector('td a.score').click()")
         assert tab.run(shown) and "skipbench probe --ckpt '/a b/c.pth'" in tab.run(inside)
         tab.press("Escape", 27)
         assert not tab.run(shown)
-        tab.run("document.querySelector('td a.figure').focus()")
+        tab.run("document.querySelector('td a.score').focus()")
         tab.press("Enter", 13, "\r")
         assert tab.run(shown)
         tab.run("document.querySelector('#provenance .close').click()")
@@ -178,7 +178,7 @@ def test_a_hostile_name_does_nothing(chromium, tmp_path):
     with chromium.open(path, width=375) as tab:
         tab.run("document.querySelectorAll('details').forEach(d => { d.open = true })")
         tab.run(
-            "document.querySelectorAll('.figure, .sort, .copy, .enlarge').forEach(e => e.click())"
+            "document.querySelectorAll('.score, .sort, .copy, .enlarge').forEach(e => e.click())"
         )
         tab.run(
             "document.querySelectorAll('*').forEach(e => e.dispatchEvent(new Event('mouseover')))"
@@ -194,7 +194,7 @@ def test_no_page_is_wider_than_its_window(chromium, rich_page, width):
     with chromium.open(rich_page, width=width) as tab:
         tab.run("document.querySelectorAll('details').forEach(d => { d.open = true })")
         assert tab.run("document.scrollingElement.scrollWidth") <= width
-        tab.run("document.querySelector('a.figure').click()")
+        tab.run("document.querySelector('a.score').click()")
         dialog = "document.getElementById('provenance')"
         assert tab.run(f"{dialog}.scrollWidth <= {dialog}.clientWidth")
 

@@ -89,7 +89,7 @@ def test_the_papers_tables_as_the_paper_prints_them(tmp_path):
     records = [r for layout in ("table2", "figure3") for r in paper_records(layout)]
     page = made(tmp_path, records)
     words = text_of(page)
-    assert "Table 2." in words and "Figure 3." in words and "All figures." in words
+    assert "Table 2." in words and "Figure 3." in words and "All scores." in words
     assert {"56.3", "62.3", "65.4", "68.1"} <= set(words.split())
     latex = [text for tag, text in page.texts if tag == "textarea" and r"\begin{table}" in text]
     assert r"\textbf{65.4}" in "".join(latex)
@@ -107,7 +107,7 @@ def test_records_of_two_protocols_have_a_table_each(tmp_path):
 def test_every_figure_leads_to_its_record(tmp_path, pair):
     page = made(tmp_path, pair[0])
     there = {a["id"] for _, a in page.tags if a.get("id")}
-    links = [a["href"] for a in page.of("a", "figure")]
+    links = [a["href"] for a in page.of("a", "score")]
     assert len(links) > 6 and {link.removeprefix("#") for link in links} <= there
 
 
@@ -125,7 +125,7 @@ def test_provenance_has_the_settings_their_sources_and_no_lists_of_names(tmp_pat
 def test_seeds_are_one_figure_and_point_at_each_other(tmp_path):
     records = [make_result(seed=seed, value=50.0 + seed) for seed in (0, 1)]
     words = text_of(made(tmp_path, records))
-    assert "±0.7" in words and words.count("Other seeds of the same figure") == 2
+    assert "±0.7" in words and words.count("Other seeds of the same score") == 2
 
 
 def test_command_can_be_pasted_into_a_shell():
