@@ -1,9 +1,9 @@
-"""Records on disk.
+"""Records on disk:
 
     results/<id>.json    one evaluation
     results/<id>.npz     its arrays by image, for paired comparisons
 
-The arrays are put down first: a record that is there is whole.
+The arrays are written first, so that a record is never without them.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def result_id(evaluation: str, dataset: str, determines: Mapping[str, Any]) -> s
 
 
 def plain_result(**parts: Any) -> Result:
-    """With lists for tuples and so on: the same as it will be when it is read back."""
+    """With lists for tuples and so on: equal to what will be read back."""
     return Result(**json.loads(json.dumps(parts, allow_nan=False)))
 
 
@@ -53,7 +53,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """As an .npz file has them."""
+    """As the bytes of an .npz file."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
@@ -67,13 +67,13 @@ def _write_record(folder: Path, result: Result) -> Path:
 
 
 def relabel(folder: Path, found: Result, facts: CheckpointFacts) -> Result:
-    """The same record, with what a user has said of the checkpoint since: its name, epoch, …"""
+    """The record with the user's present labels of the checkpoint: name, epoch, …"""
     told = {label: getattr(facts, label) for label in LABELS if facts.sources.get(label) == TOLD}
     if all(found.checkpoint.get(label) == value for label, value in told.items()):
         return found
     name = found.checkpoint["name"]
     if told.get("name", name) != name:
-        log.warning("%s was of %s, and is now of %s", found.id, name, told["name"])
+        log.warning("%s: checkpoint renamed from %s to %s", found.id, name, told["name"])
     sources = {**found.checkpoint.get("sources", {}), **dict.fromkeys(told, TOLD)}
     checkpoint = {**found.checkpoint, **told, "sources": sources}
     changed = replace(found, checkpoint=checkpoint)
@@ -82,7 +82,7 @@ def relabel(folder: Path, found: Result, facts: CheckpointFacts) -> Result:
 
 
 def _readable(value: Any, indent: str = "") -> str:
-    """JSON, a line for each entry; but lists of words or numbers on one line, however long."""
+    """JSON with a line for each entry, but lists of words or numbers on one line."""
     deeper = indent + " "
     if isinstance(value, dict) and value:
         inside = [
@@ -111,14 +111,14 @@ def read_result(path: Path) -> Result:
             f"this one reads up to {RESULT_SCHEMA}"
         )
     if not isinstance(schema, int) or set(content) != known:
-        raise DataError(f"{path}: not a record of skipbench, or a damaged one")
+        raise DataError(f"{path}: no skipbench record, or a damaged one")
     if wrong := _misshapen(content):
         raise DataError(f"{path}: damaged record ({wrong})")
     return Result(**content)
 
 
 def parse_json(data: bytes) -> Any:
-    """File names in it may be no text at all; NaN and Infinity are no numbers."""
+    """File names in it may be any bytes; NaN and Infinity are refused."""
     return json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=_no_number)
 
 
@@ -126,7 +126,7 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-# What all who read records rely on. A record may be anyone's, and may have been edited.
+# What readers of records rely on. A record may be anyone's, and may have been edited.
 _PARTS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "metrics": {},
     "checkpoint": {"name": str, "sha256": str, "residual": (str, NoneType)},
@@ -142,29 +142,31 @@ _PARTS: dict[str, dict[str, type | tuple[type, ...]]] = {
 
 
 def _misshapen(content: Mapping[str, Any]) -> str:
-    """What is wrong with it, in a few words; nothing where it is sound."""
+    """What is wrong with it, in a few words; empty if it is sound."""
     identity = content["id"]
     if not isinstance(identity, str) or not identity or Path(identity).name != identity:
         return f"id {identity!r}"
+    if not isinstance(content["evaluation"], str):
+        return f"evaluation {content['evaluation']!r}"
     parts = dict(_PARTS)
     if content["training"] is not None:
         parts["training"] = _PARTS["dataset"]
     for part, keys in parts.items():
         if not isinstance(content[part], dict):
-            return f"{part} is no object"
+            return f"{part} is not an object"
         for key, kind in keys.items():
             if not isinstance(content[part].get(key), kind):
-                return f"{part}.{key} is missing or of another kind"
-    return _misshapen_figure(content["metrics"]) or _misshapen_labels(content)
+                return f"{part}.{key} is missing or has the wrong type"
+    return _misshapen_score(content["metrics"]) or _misshapen_labels(content)
 
 
-def _misshapen_figure(metrics: Mapping[str, Any]) -> str:
+def _misshapen_score(metrics: Mapping[str, Any]) -> str:
     """Records of pictures have none."""
     headline, ends = metrics.get("headline"), metrics.get("interval")
     if headline is not None and not (
         isinstance(headline, str) and is_number(metrics.get(headline))
     ):
-        return f"metrics: no figure {headline!r}"
+        return f"metrics: no number {headline!r}"
     if ends is not None and not (
         isinstance(ends, list) and len(ends) == 2 and all(map(is_number, ends))
     ):
@@ -196,7 +198,7 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
-# What numpy and zipfile raise where bytes are not as they were written.
+# What numpy and zipfile raise for damaged bytes.
 DAMAGE = (
     OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zlib.error,
     zipfile.BadZipFile,
@@ -216,7 +218,7 @@ def unpacked(content: bytes) -> dict[str, np.ndarray]:
 
 
 def find_result(folder: Path, result_id: str) -> Result | None:
-    """The record of this work, if it is there and whole, arrays included."""
+    """The record with this id, if it and its arrays are readable."""
     try:
         found = read_result(folder / f"{result_id}.json")
         read_arrays(folder / f"{result_id}.npz")

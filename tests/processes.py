@@ -71,6 +71,7 @@ class Forked:
     time: everything that skipbench keeps is renamed into its place."""
 
     def __init__(self, arguments, folder, killed_at=None):
+        folder.mkdir(exist_ok=True)
         self.log, self.renames = folder / "output.txt", folder / "renames.txt"
         known = (list(map(str, arguments)), folder, self.log, self.renames, killed_at)
         self.process = FORKS.Process(target=_run, args=known)

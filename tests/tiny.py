@@ -105,8 +105,13 @@ class Home:
         return skipbench.inspect(self.ckpt, residual="skip", device="cpu")
 
     def open(self, name, **more):
-        """A run, in shards of two images."""
-        return open_in_shards(name, self.given(**more), [self.inspection])
+        return open_one(name, self.given(**more), [self.inspection])
+
+    def open_in_shards(self, name, **more):
+        """Of two images: 2 + 2 + 1."""
+        run = self.open(name, **more)
+        run.shard_images = 2
+        return run
 
     def evaluate(self, name, **more):
         """Records, as from the Python function; the checkpoint is inspected once a session."""
@@ -125,11 +130,9 @@ class Home:
         return [tokens / np.linalg.norm(tokens, axis=2, keepdims=True) for tokens in read]
 
 
-def open_in_shards(name, given, inspections=()):
+def open_one(name, given, inspections=()):
     evaluation = find_evaluation(name)
-    run = open_run(evaluation, evaluation.settings.make(given), inspections=inspections)
-    run.shard_images = 2
-    return run
+    return open_run(evaluation, evaluation.settings.make(given), inspections=inspections)
 
 
 def arrays_of(result, folder="results"):
@@ -166,7 +169,7 @@ def interrupted(monkeypatch, owner, name, at, before=False):
 KILLED = """\
 import json, os, signal, sys
 sys.path.insert(0, {tests!r})
-from tiny import open_in_shards
+from tiny import open_one
 from skipbench.engine import vectors
 from skipbench.pipeline import carry_out
 owner, name, at = {owner}, {name!r}, {at}
@@ -178,7 +181,9 @@ def killing(*arguments, **options):
         os.kill(os.getpid(), signal.SIGKILL)
     return plain(*arguments, **options)
 setattr(owner, name, killing)
-carry_out(open_in_shards({evaluation!r}, json.loads({given!r})))
+run = open_one({evaluation!r}, json.loads({given!r}))
+run.shard_images = 2
+carry_out(run)
 """
 
 

@@ -5,31 +5,49 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from skipbench.cli import options
-from skipbench.cli.running import with_exit_codes
+from skipbench.cli.generated import add_command
+from skipbench.settings import Settings, parsers, same_as, setting
+from skipbench.settings.declaration import FEATURES, OUTPUT
+from skipbench.settings.groups import FeatureSettings
 
 if TYPE_CHECKING:
     from skipbench.features.cache import Entry
 
-app = typer.Typer(help="Stored features: what is there, and away with it.", no_args_is_help=True)
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSettings(Settings):
+    cache: str | None = same_as(FeatureSettings, "cache", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClearSettings(CacheSettings):
+    key: tuple[str, ...] = setting(
+        (), help="Keys as `skipbench cache list` shows them; none: all.", parse=parsers.texts,
+        panel=FEATURES, metavar="KEY", argument=True, several=True,
+    )  # fmt: skip
+    yes: bool = setting(False, help="Do not ask.", panel=OUTPUT, flags=("--yes", "-y"))
+
+
+app = typer.Typer(help="List or clear cached features.", no_args_is_help=True)
 
 
 def add_to(parent: typer.Typer) -> None:
-    app.command("list")(with_exit_codes(list_))
-    app.command("clear")(with_exit_codes(clear))
+    add_command(app, "list", CacheSettings, list_)
+    add_command(app, "clear", ClearSettings, clear, flags=())
     parent.add_typer(app, name="cache")
 
 
-def list_(cache: options.Cache = None, as_json: options.Json = False) -> None:
+def list_(settings: CacheSettings, as_json: bool) -> None:
     """Show every stored set of features: of what, how large, when last used."""
     from skipbench.features.cache import entries
     from skipbench.files import cache_folder, size_text
 
-    root = cache_folder(cache) / "features"
+    root = cache_folder(settings.cache) / "features"
     found = list(entries(root))
     if as_json:
         typer.echo(json.dumps([_plain(entry) for entry in found], indent=2))
@@ -69,19 +87,14 @@ def _columns(names: Sequence[str]) -> str:
     return ", ".join(f"{t} of {','.join(map(str, sorted(b)))}" for t, b in blocks.items())
 
 
-def clear(
-    key: Annotated[
-        list[str] | None, typer.Argument(help="Keys as `cache list` shows them; none: all.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    cache: options.Cache = None,
-) -> None:
+def clear(settings: ClearSettings) -> None:
     """Delete stored features. Those that a running process uses stay."""
     from skipbench.errors import UsageError
     from skipbench.features.cache import entries, remove
     from skipbench.files import cache_folder, size_text
 
-    found = list(entries(cache_folder(cache) / "features"))
+    key, yes = settings.key, settings.yes
+    found = list(entries(cache_folder(settings.cache) / "features"))
     chosen = [e for e in found if not key or any(e.key.startswith(k) for k in key)]
     if key and not chosen:
         raise UsageError(f"nothing stored under {', '.join(key)}; see `skipbench cache list`")
@@ -92,7 +105,7 @@ def clear(
         raise typer.Exit(0)
     if not key:
         for small in ("indexes", "cells"):  # of COCO files; of suites
-            shutil.rmtree(cache_folder(cache) / small, ignore_errors=True)
+            shutil.rmtree(cache_folder(settings.cache) / small, ignore_errors=True)
     gone = [entry for entry in chosen if remove(entry.folder)]
     typer.echo(f"{size_text(sum(e.bytes for e in gone))} deleted, {len(gone)} of {len(chosen)}")
     if len(gone) < len(chosen):

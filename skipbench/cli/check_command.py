@@ -2,14 +2,23 @@
 
 import json
 import os
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from skipbench.cli import options
-from skipbench.cli.running import with_exit_codes
+from skipbench.cli.generated import add_command
 from skipbench.console import plain_table, shown, wide_page
 from skipbench.errors import UsageError
+from skipbench.settings import parsers, same_as, setting
+from skipbench.settings.declaration import CHECK, DATA, OUTPUT
+from skipbench.settings.groups import (
+    DataSettings,
+    FeatureSettings,
+    ReadingSettings,
+    ResultsSettings,
+)
 
 if TYPE_CHECKING:
     from skipbench.results.baseline import Baseline
@@ -17,102 +26,101 @@ if TYPE_CHECKING:
 
 CHECK_FAILED = 5
 
-BaselineOption = Annotated[
-    str, typer.Option("--baseline", help="File of expected scores.", metavar="FILE")
-]
+
+@dataclass(frozen=True, kw_only=True)
+class CheckSettings(ResultsSettings):
+    baseline: Path = setting(
+        Path("baseline.json"), help="File of expected scores.", parse=parsers.path, panel=CHECK,
+        metavar="FILE",
+    )  # fmt: skip
+    update: bool = setting(False, help="Write these scores as the baseline.", panel=CHECK)
+    prune: bool = setting(False, help="With --update: drop scores without a record.", panel=CHECK)
+    tolerance: float | None = setting(
+        None, help="Points below that still pass.", parse=parsers.amount, panel=CHECK, metavar="POINTS",
+        default_text="0.5",
+    )  # fmt: skip
+    sigma: float | None = setting(
+        None, help="Instead: tolerance in standard deviations over seeds (`skipbench calibrate`). "
+        "2.8 is two deviations of the difference of two runs.", parse=parsers.amount, panel=CHECK, metavar="N",
+    )  # fmt: skip
+    paired: bool = setting(
+        False, help="Instead: fail if the paired 95 % interval over images lies below 0. With "
+        "--update: store the counts by image that this needs.", panel=CHECK,
+    )  # fmt: skip
+    junit: Path | None = setting(
+        None, help="Write JUnit XML.", parse=parsers.path, panel=OUTPUT, metavar="FILE"
+    )
+    github: bool = setting(False, help="GitHub annotations and step summary.", panel=OUTPUT)
+
+    def check(self) -> None:
+        super().check()
+        if self.prune and not self.update:
+            raise UsageError("--prune needs --update")
+        checks = (self.tolerance, self.sigma, self.junit)
+        if self.update and (self.github or checks != (None, None, None)):
+            raise UsageError("--update writes a baseline and checks nothing: give it alone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateSettings(ResultsSettings):
+    baseline: Path | None = setting(
+        None, help="Write the noise to this baseline, for `check --sigma`.", parse=parsers.path,
+        panel=CHECK, metavar="FILE",
+    )  # fmt: skip
+    seeds: tuple[int, ...] = setting(
+        (1, 2, 3, 4),
+        help="Further seeds to run.",
+        parse=parsers.integers(0),
+        panel=CHECK,
+        metavar="N,N",
+    )
+    ckpt: str | None = setting(
+        None, help="Weights, if they moved.", parse=parsers.text, panel=DATA, metavar="PATH"
+    )
+    data_root: str | None = same_as(DataSettings, "data_root", None, panel=DATA)
+    device: str = same_as(ReadingSettings, "device", "auto")
+    cache: str | None = same_as(FeatureSettings, "cache", None)
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("check")(with_exit_codes(check))
-    app.command("calibrate")(with_exit_codes(calibrate))
+    add_command(app, "check", CheckSettings, check)
+    add_command(app, "calibrate", CalibrateSettings, calibrate)
 
 
-def check(
-    results: options.Results = None,
-    baseline: BaselineOption = "baseline.json",
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            "--tolerance", min=0, help="Points below that still pass.", show_default="0.5"
-        ),
-    ] = None,
-    sigma: Annotated[
-        float | None,
-        typer.Option(
-            "--sigma",
-            min=0,
-            help="Instead: tolerance in standard deviations over seeds (`skipbench calibrate`). "
-            "2.8 is two deviations of the difference of two runs.",
-            show_default=False,
-        ),
-    ] = None,
-    paired: Annotated[
-        bool,
-        typer.Option(
-            "--paired",
-            help="Instead: fail if the paired 95 % interval over images lies below 0. With "
-            "--update: store the counts by image that this needs.",
-        ),
-    ] = False,
-    update: Annotated[
-        bool, typer.Option("--update", help="Write these scores as the baseline.")
-    ] = False,
-    prune: Annotated[
-        bool,
-        typer.Option("--prune", help="With --update: drop scores without a record."),
-    ] = False,
-    junit: Annotated[
-        str | None,
-        typer.Option("--junit", metavar="FILE", help="Write JUnit XML.", show_default=False),
-    ] = None,
-    github: Annotated[
-        bool, typer.Option("--github", help="GitHub annotations and step summary.")
-    ] = False,
-    where: options.Where = None,
-    strict: options.Strict = False,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
+def check(settings: CheckSettings, as_json: bool) -> None:
     """Check scores against a baseline; exit 5 if one is worse or missing."""
-    if prune and not update:
-        raise UsageError("--prune needs --update")
-    if update:
-        if junit or github or tolerance is not None or sigma is not None:
-            raise UsageError("--update writes a baseline and checks nothing: give it alone")
+    if settings.update:
         from skipbench.results.baseline import update_baseline
 
         old, made = update_baseline(
-            results or ["results"], baseline, where=where or (), strict=strict, paired=paired,
-            prune=prune,
+            settings.results, settings.baseline, where=settings.where, strict=settings.strict,
+            paired=settings.paired, prune=settings.prune,
         )  # fmt: skip
-        _say_update(baseline, old, made, as_json)
+        _show_update(settings.baseline, old, made, as_json)
         return
     from skipbench.results.check import check as run
 
     verdicts = run(
-        results or ["results"], baseline, tolerance=tolerance, sigma=sigma, paired=paired,
-        where=where or (), strict=strict,
+        settings.results, settings.baseline, tolerance=settings.tolerance, sigma=settings.sigma,
+        paired=settings.paired, where=settings.where, strict=settings.strict,
     )  # fmt: skip
-    _report(verdicts, junit, github, as_json)
+    _report(verdicts, settings, as_json)
     if any(verdict.fails for verdict in verdicts):
         raise typer.Exit(CHECK_FAILED)
 
 
-def _report(verdicts: "list[Verdict]", junit: str | None, github: bool, as_json: bool) -> None:
-    from pathlib import Path
-
+def _report(verdicts: "list[Verdict]", settings: CheckSettings, as_json: bool) -> None:
     from skipbench.files import ensure_writable, write_whole
     from skipbench.results import check_formats
 
-    if junit:
-        ensure_writable(Path(junit).parent)
-        write_whole(Path(junit), check_formats.junit(verdicts).encode())
+    if settings.junit:
+        ensure_writable(settings.junit.parent)
+        write_whole(settings.junit, check_formats.junit(verdicts).encode())
     if as_json:
         typer.echo(json.dumps([verdict.to_json() for verdict in verdicts], indent=2))
     else:
         _show(verdicts)
-    if github:
+    if settings.github:
         for line in check_formats.annotations(verdicts):
             typer.echo(line, err=as_json)
         if place := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -138,7 +146,7 @@ def _show(verdicts: "list[Verdict]") -> None:
     console.print(summary(verdicts), style="bold")
 
 
-def _say_update(path: str, old: "Baseline | None", made: "Baseline", as_json: bool) -> None:
+def _show_update(path: Path, old: "Baseline | None", made: "Baseline", as_json: bool) -> None:
     before = old.figures if old else {}
     for name in sorted(made.figures):
         was, now = before.get(name), made.figures[name]
@@ -154,49 +162,21 @@ def _say_update(path: str, old: "Baseline | None", made: "Baseline", as_json: bo
         )
 
 
-def calibrate(
-    results: options.Results = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            "--baseline",
-            metavar="FILE",
-            help="Write the noise to this baseline, for `check --sigma`.",
-            show_default=False,
-        ),
-    ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="Further seeds to run.")] = "1,2,3,4",
-    where: options.Where = None,
-    ckpt: Annotated[
-        str | None,
-        typer.Option("--ckpt", help="Weights, if they moved.", show_default=False),
-    ] = None,
-    data_root: options.DataRoot = None,
-    device: options.Device = "auto",
-    cache: options.Cache = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
+def calibrate(settings: CalibrateSettings, as_json: bool) -> None:
     """Measure the noise of scores: rerun evaluations with other seeds.
 
     Settings are read from each record. New records go to RESULTS/calibration, apart from those in
     tables. Resumable.
     """
     from skipbench.results.read import read_results
-    from skipbench.settings.parsers import InvalidError, integers
 
-    try:
-        wanted = integers(0)(seeds)
-    except InvalidError as error:
-        raise UsageError(f"--seeds {seeds}: {error}") from None
-    stored = read_results(results or ["results"])  # before torch is loaded
+    stored = read_results(settings.results)  # before torch is loaded
 
     from skipbench.results.calibrate import calibrate as run
 
     found = run(
-        stored, baseline, seeds=wanted, where=where or (), ckpt=ckpt,
-        data_root=data_root, device=device, cache=cache,
+        stored, settings.baseline, seeds=settings.seeds, where=settings.where, ckpt=settings.ckpt,
+        data_root=settings.data_root, device=settings.device, cache=settings.cache,
     )  # fmt: skip
     if as_json:
         plain = [vars(noise) | {"noise": noise.deviation, "mean": noise.mean} for noise in found]
@@ -208,5 +188,5 @@ def calibrate(
             f"{noise.figure}: {noise.mean:.2f} ± {noise.deviation:.2f} "
             f"over {len(noise.values)} seeds ({values})"
         )
-    if baseline:
-        typer.echo(f"written: {baseline}", err=True)
+    if settings.baseline:
+        typer.echo(f"written: {settings.baseline}", err=True)

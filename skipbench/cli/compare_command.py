@@ -1,13 +1,23 @@
 """`skipbench compare A B`: a paired difference with its interval and p-value."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from skipbench.cli import options
-from skipbench.cli.running import with_exit_codes
+from skipbench.cli.generated import add_command
 from skipbench.console import plain_table, printable, shown, wide_page
+from skipbench.errors import UsageError
+from skipbench.settings import parsers, same_as, setting
+from skipbench.settings.declaration import OUTPUT, RECORDS
+from skipbench.settings.groups import (
+    DataSettings,
+    FeatureSettings,
+    ReadingSettings,
+    SelectSettings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,86 +26,83 @@ if TYPE_CHECKING:
     from skipbench.results.read import Stored
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompareSettings(SelectSettings):
+    things: tuple[str, ...] = setting(
+        help="Record ids or checkpoint names, and the folder of their records; or two folders or "
+        "files.", parse=parsers.texts, panel=RECORDS, metavar="[RESULTS] A B", argument=True,
+        several=True,
+    )  # fmt: skip
+    resamples: int = setting(
+        2000, help="Bootstrap resamples.", parse=parsers.integer(100), panel=RECORDS, metavar="N"
+    )
+    seed: int = setting(
+        0, help="Random seed.", parse=parsers.integer(0), panel=RECORDS, metavar="N"
+    )
+    top: int = setting(
+        5, help="List N classes and images that differ most.", parse=parsers.integer(0),
+        panel=OUTPUT, metavar="N",
+    )  # fmt: skip
+    pictures: int = setting(
+        0, help="Draw the N images that differ most.", parse=parsers.integer(0), panel=OUTPUT,
+        metavar="N",
+    )  # fmt: skip
+    out: Path | None = setting(
+        None, help="Folder for the pictures.", parse=parsers.path, panel=OUTPUT, metavar="DIR",
+        default_text="RESULTS/compare",
+    )  # fmt: skip
+    ckpt_a: str | None = setting(
+        None, help="Weights of A, if they moved. For pictures.", parse=parsers.text, panel=OUTPUT,
+        metavar="PATH",
+    )  # fmt: skip
+    ckpt_b: str | None = setting(
+        None, help="Weights of B, if they moved.", parse=parsers.text, panel=OUTPUT, metavar="PATH"
+    )
+    data_root: str | None = same_as(DataSettings, "data_root", None, panel=OUTPUT)
+    device: str = same_as(ReadingSettings, "device", "auto", panel=OUTPUT)
+    cache: str | None = same_as(FeatureSettings, "cache", None, panel=OUTPUT)
+
+    def check(self) -> None:
+        super().check()
+        if len(self.things) not in (2, 3):
+            raise UsageError("give two records or checkpoints: skipbench compare [RESULTS] A B")
+
+
 def add_to(app: typer.Typer) -> None:
-    app.command("compare")(with_exit_codes(compare))
+    add_command(app, "compare", CompareSettings, compare)
 
 
-def compare(
-    things: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[RESULTS] A B",
-            help="Record ids or checkpoint names, and the folder of their records; or two folders "
-            "or files.",
-            show_default=False,
-        ),
-    ],
-    resamples: Annotated[
-        int, typer.Option("--resamples", min=100, help="Bootstrap resamples.")
-    ] = 2000,
-    seed: options.Seed = 0,
-    select: options.Select = None,
-    top: Annotated[
-        int, typer.Option("--top", min=0, help="List N classes and images that differ most.")
-    ] = 5,
-    pictures: Annotated[
-        int, typer.Option("--pictures", min=0, help="Draw the N images that differ most.")
-    ] = 0,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", help="Folder for the pictures.", show_default="RESULTS/compare"),
-    ] = None,
-    ckpt_a: Annotated[
-        str | None,
-        typer.Option(
-            "--ckpt-a", help="--pictures: weights of A, if they moved.", show_default=False
-        ),
-    ] = None,
-    ckpt_b: Annotated[
-        str | None,
-        typer.Option("--ckpt-b", help="Weights of B, if they moved.", show_default=False),
-    ] = None,
-    data_root: options.DataRoot = None,
-    device: options.Device = "auto",
-    cache: options.Cache = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
+def compare(settings: CompareSettings, as_json: bool) -> None:
     """Compare two models on the same images: B minus A, with a paired interval and p-value.
 
     Two checkpoints are compared in every evaluation that both have.
     """
-    from pathlib import Path
-
-    from skipbench.errors import UsageError
     from skipbench.results.compare import compare as run
 
-    if len(things) not in (2, 3):
-        raise UsageError("give two records or checkpoints: skipbench compare [RESULTS] A B")
-    folder, (a, b) = (things[0] if len(things) == 3 else "results"), things[-2:]
-    options.one_of("--select", select, "val", "holdout")
-    found = run(a, b, results=folder, resamples=resamples, seed=seed, select=select)
-    drawn = []
-    if pictures:
-        from skipbench.results.compare_pictures import draw_comparison
-
-        for pair in found:
-            place = Path(out or pair.b[0].folder / "compare")
-            name = f"{pair.a[0].result.id}-{pair.b[0].result.id.rpartition('-')[2]}"
-            drawn.append(
-                draw_comparison(
-                    pair, pictures, place / name, ckpts=(ckpt_a, ckpt_b), data_root=data_root,
-                    device=device, cache=cache,
-                )
-            )  # fmt: skip
+    *folder, a, b = settings.things
+    found = run(
+        a, b, results=folder[0] if folder else "results", resamples=settings.resamples,
+        seed=settings.seed, select=settings.select,
+    )  # fmt: skip
+    drawn = [_draw(pair, settings) for pair in found] if settings.pictures else []
     if as_json:
         typer.echo(json.dumps([pair.to_json() for pair in found], indent=2))
         return
     for pair in found:
-        show(pair, top)
+        show(pair, settings.top)
     for path in drawn:
         typer.echo(f"pictures: {path}")
+
+
+def _draw(pair: "Paired", settings: CompareSettings) -> Path:
+    from skipbench.results.compare_pictures import draw_comparison
+
+    name = f"{pair.a[0].result.id}-{pair.b[0].result.id.rpartition('-')[2]}"
+    return draw_comparison(
+        pair, settings.pictures, (settings.out or pair.b[0].folder / "compare") / name,
+        ckpts=(settings.ckpt_a, settings.ckpt_b), data_root=settings.data_root,
+        device=settings.device, cache=settings.cache,
+    )  # fmt: skip
 
 
 def show(pair: "Paired", top: int) -> None:

@@ -1,42 +1,103 @@
-"""`skipbench data list|verify|show|download`: what is there, what is missing."""
+"""`skipbench data list|verify|show|download`: which data sets were found, and what is missing."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from skipbench.cli import options
-from skipbench.cli.running import with_exit_codes
+from skipbench.cli.generated import add_command
 from skipbench.console import page
+from skipbench.errors import UsageError
+from skipbench.evaluations.segmentation.settings import SegmentationSettings
+from skipbench.settings import Settings, parsers, same_as, setting
+from skipbench.settings.declaration import DATA, OUTPUT
+from skipbench.settings.groups import DataSettings
 
 if TYPE_CHECKING:
     from skipbench.datasets import Source
     from skipbench.datasets.common.verify import Report, SplitReport
     from skipbench.records import Archive
 
-app = typer.Typer(help="Data sets: what is there, what is missing.", no_args_is_help=True)
+app = typer.Typer(help="List, verify, draw or download data sets.", no_args_is_help=True)
 
 SHOWN = 10  # problems of a split
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="As `skipbench data list` shows it, or folder:PATH.")
-]
+
+@dataclass(frozen=True, kw_only=True)
+class RootSettings(Settings):
+    data_root: str | None = same_as(DataSettings, "data_root", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameSettings(RootSettings):
+    name: str = setting(
+        help="As `skipbench data list` shows it, or folder:PATH.", parse=parsers.text, panel=DATA,
+        metavar="NAME", argument=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifySettings(NameSettings):
+    split: str | None = setting(
+        None, help="Only this split.", parse=parsers.text, panel=DATA, metavar="NAME",
+        default_text="all that were found",
+    )  # fmt: skip
+    full: bool = setting(False, help="Decode every image and every mask, on all cores.", panel=DATA)
+    classes: int | None = same_as(SegmentationSettings, "classes", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SheetSettings(NameSettings):
+    split: str | None = setting(
+        None, help="Split to draw.", parse=parsers.text, panel=DATA, metavar="NAME",
+        default_text="val, or the only one",
+    )  # fmt: skip
+    limit: int = setting(
+        8, help="Number of images.", parse=parsers.integer(1), panel=DATA, metavar="N"
+    )
+    seed: int = setting(
+        0, help="Random seed that chooses them.", parse=parsers.integer(0), panel=DATA, metavar="N"
+    )
+    classes: int | None = same_as(SegmentationSettings, "classes", None)
+    out: Path | None = setting(
+        None, help="PNG to write.", parse=parsers.path, panel=OUTPUT, metavar="FILE",
+        default_text="NAME-SPLIT.png",
+    )  # fmt: skip
+
+    def check(self) -> None:
+        super().check()
+        if self.out and (self.out.suffix.lower() != ".png" or self.out.is_dir()):
+            raise UsageError(f"--out {self.out}: give the name of a .png file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownloadSettings(NameSettings):
+    split: tuple[str, ...] = setting(
+        (), help="Only what this split needs. Repeatable.", parse=parsers.texts, panel=DATA,
+        metavar="NAME", several=True, default_text="all but the extra ones",
+    )  # fmt: skip
+    mirror: str | None = setting(
+        None, help="Fetch the archives from here instead.", parse=parsers.text, panel=DATA,
+        metavar="URL",
+    )  # fmt: skip
+    keep: bool = setting(False, help="Keep the archives once they are unpacked.", panel=DATA)
 
 
 def add_to(parent: typer.Typer) -> None:
-    app.command("list")(with_exit_codes(list_))
-    app.command("verify")(with_exit_codes(verify, keeps=False))
-    app.command("show")(with_exit_codes(show, keeps=False))
-    app.command("download")(with_exit_codes(download))
+    add_command(app, "list", RootSettings, list_)
+    add_command(app, "verify", VerifySettings, verify, keeps=False)
+    add_command(app, "show", SheetSettings, show, flags=(), keeps=False)
+    add_command(app, "download", DownloadSettings, download, flags=())
     parent.add_typer(app, name="data")
 
 
-def list_(data_root: options.DataRoot = None, as_json: options.Json = False) -> None:
+def list_(settings: RootSettings, as_json: bool) -> None:
     """Show every data set: whether it was found, where, and how much of it."""
     from skipbench.datasets import names
 
-    rows = [_row(name, data_root) for name in names() if name != "folder"]
+    rows = [_row(name, settings.data_root) for name in names() if name != "folder"]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
@@ -48,7 +109,7 @@ def list_(data_root: options.DataRoot = None, as_json: options.Json = False) -> 
         console.print(f"[bold]{row['name']:<13}[/bold]{row['title']}: {where}")
         console.print(" " * 13 + " · ".join(map(_count, row["splits"].items())))
     console.print("[bold]folder:PATH[/bold]  your own images; see `skipbench data verify --help`")
-    _say_roots(data_root)
+    _show_roots(settings.data_root)
 
 
 def _row(name: str, root: str | None) -> dict[str, Any]:
@@ -92,7 +153,7 @@ def _count(entry: tuple[str, dict[str, Any]]) -> str:
     return f"[yellow]{name} {found:,} of {official:,}{labels}[/yellow]"
 
 
-def _say_roots(data_root: str | None) -> None:
+def _show_roots(data_root: str | None) -> None:
     from skipbench.datasets import data_roots
     from skipbench.files import is_folder
 
@@ -101,24 +162,10 @@ def _say_roots(data_root: str | None) -> None:
     typer.echo(f"looked in {looked} (--data-root DIR or SKIPBENCH_DATA for elsewhere)", err=True)
 
 
-def verify(
-    name: Name,
-    split: Annotated[
-        str | None,
-        typer.Option("--split", help="Only this one.", show_default="all that are there"),
-    ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Decode every image and every mask, on all cores.")
-    ] = False,
-    classes: options.Classes = None,
-    data_root: options.DataRoot = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
-    """Compare a data set with what it should be: counts, pairs, sizes, labels.
+def verify(settings: VerifySettings, as_json: bool) -> None:
+    """Check a data set: counts, pairs, sizes, labels.
 
-    Without --full, up to 64 images of each split are decoded, evenly spread. Exit code 4 where
+    Without --full, up to 64 images of each split are decoded, evenly spread. Exit code 4 if
     something is wrong.
 
     folder:PATH is a data set of your own: PATH/images/ with PATH/masks/ (PNG whose values are the
@@ -129,7 +176,10 @@ def verify(
     from skipbench.datasets.common.verify import verify as verify_dataset
     from skipbench.errors import DataError
 
-    report = verify_dataset(name, split, root=data_root, classes=classes, full=full)
+    name = settings.name
+    report = verify_dataset(
+        name, settings.split, root=settings.data_root, classes=settings.classes, full=settings.full
+    )
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:
@@ -171,69 +221,37 @@ def _verdict(split: "SplitReport") -> str:
     return "[yellow]not complete[/yellow]" if split.missing else "[green]sound[/green]"
 
 
-def show(
-    name: Name,
-    split: options.SplitOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="PNG to write.", show_default="NAME-SPLIT.png"),
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="So many images.")] = 8,
-    seed: Annotated[int, typer.Option("--seed", help="Which ones.")] = 0,
-    classes: options.Classes = None,
-    data_root: options.DataRoot = None,
-    verbose: options.Verbose = False,
-) -> None:
+def show(settings: SheetSettings) -> None:
     """Draw some images with their masks or boxes, in the data set's colours."""
     from skipbench.datasets import open_dataset
     from skipbench.drawing.dataset_sheet import dataset_sheet
     from skipbench.drawing.sheet import save
-    from skipbench.errors import UsageError
     from skipbench.files import ensure_writable
 
-    data = open_dataset(name, split, root=data_root, limit=10**9, classes=classes)
-    data = data.sampled(limit, seed)
-    path = out or Path(f"{data.name.replace(':', '-')}-{data.split}.png")
-    if path.suffix.lower() != ".png" or path.is_dir():
-        raise UsageError(f"--out {path}: give the name of a .png file")
+    data = open_dataset(
+        settings.name, settings.split, root=settings.data_root, limit=10**9,
+        classes=settings.classes,
+    ).sampled(settings.limit, settings.seed)  # fmt: skip
+    path = settings.out or Path(f"{data.name.replace(':', '-')}-{data.split}.png")
     ensure_writable(path.parent)
     save(dataset_sheet(data), path)
     typer.echo(f"{len(data)} images of {data.name} {data.split}: {path}")
 
 
-def download(
-    name: Name,
-    split: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--split",
-            help="Only what this split needs; repeatable. Default: all but the extra ones.",
-            show_default=False,
-        ),
-    ] = None,
-    mirror: Annotated[
-        str | None,
-        typer.Option("--mirror", metavar="URL", help="Fetch the archives from here instead."),
-    ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the archives once they are unpacked.")
-    ] = False,
-    data_root: options.DataRoot = None,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
+def download(settings: DownloadSettings) -> None:
     """Fetch a data set's official archives, compare their checksums, and unpack them.
 
-    Cut off, it goes on where it was; run again, it does what is left.
+    Resumable.
     """
     from skipbench.datasets import data_roots, find_split, locate, source
     from skipbench.datasets.download import download as fetch
-    from skipbench.errors import DataError, UsageError
+    from skipbench.errors import DataError
 
+    name, data_root = settings.name, settings.data_root
     kind = source(name)
     if not kind.archives:
         raise UsageError(f"{name} ({kind.title}) is not to be fetched: {kind.licence}")
-    wanted = [find_split(name, kind.splits, s) for s in split or ()] or [
+    wanted = [find_split(name, kind.splits, s) for s in settings.split] or [
         s for s, part in kind.splits.items() if not part.extra
     ]
     there = locate(name, data_root).folder
@@ -243,8 +261,8 @@ def download(
         return
     root = data_roots(data_root)[0]
     archives = kind.archives_for(locate(name, root).folder, lacking)
-    _say_what_comes(kind, archives, root)
-    fetch(archives, root, mirror=mirror, keep=keep)
+    _show_archives(kind, archives, root)
+    fetch(archives, root, mirror=settings.mirror, keep=settings.keep)
     found = locate(name, root).folder
     if found:
         kind.finish(found)
@@ -262,7 +280,7 @@ def _lacking(kind: "Source", folder: Path | None, splits: list[str]) -> list[str
     return [s for s in splits if folder is None or not kind.is_complete(folder, s)]
 
 
-def _say_what_comes(kind: "Source", archives: "list[Archive]", root: Path) -> None:
+def _show_archives(kind: "Source", archives: "list[Archive]", root: Path) -> None:
     from skipbench.files import size_text
 
     typer.echo(f"{kind.title}: {kind.licence}", err=True)

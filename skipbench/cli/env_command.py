@@ -3,23 +3,30 @@
 import json
 import platform
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from skipbench.cli import options
-from skipbench.cli.running import with_exit_codes
+from skipbench.cli.generated import add_command
 from skipbench.engine.machine import versions
+from skipbench.settings import Settings, same_as
+from skipbench.settings.groups import FeatureSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvSettings(Settings):
+    cache: str | None = same_as(FeatureSettings, "cache", None)
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("env")(with_exit_codes(env))
+    add_command(app, "env", EnvSettings, env)
 
 
-def env(cache: options.Cache = None, as_json: options.Json = False) -> None:
+def env(settings: EnvSettings, as_json: bool) -> None:
     """Show versions, devices, threads, the faiss build, and free space of the cache."""
-    facts = environment(cache)
+    facts = environment(settings.cache)
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return

@@ -2,12 +2,22 @@
 
 import json
 import time
-from typing import TYPE_CHECKING, Annotated, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import typer
 
-from skipbench.cli import options
-from skipbench.cli.running import with_exit_codes
+from skipbench.cli.generated import add_command
+from skipbench.errors import UsageError
+from skipbench.records import TENSORS
+from skipbench.settings import parsers, setting
+from skipbench.settings.declaration import DATA, WHAT
+from skipbench.settings.groups import (
+    CheckpointSettings,
+    DataSettings,
+    StoredFeatureSettings,
+    size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,117 +26,82 @@ if TYPE_CHECKING:
     from skipbench.images import ImageItem
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExtractSettings(CheckpointSettings, DataSettings, StoredFeatureSettings):
+    images: tuple[str, ...] = setting(
+        (), help="Image files or folders.", parse=parsers.texts, panel=WHAT, metavar="IMAGES",
+        argument=True, several=True,
+    )  # fmt: skip
+    dataset: str | None = setting(
+        None, help="Instead: a data set (`skipbench data list`), or folder:PATH.",
+        parse=parsers.text, panel=WHAT, metavar="NAME",
+    )  # fmt: skip
+    layers: str = setting(
+        "last", help="last, multiscale, last4, ibot, all, or blocks such as 2,5,-1.",
+        parse=parsers.layer_set, panel=WHAT, metavar="BLOCKS",
+    )  # fmt: skip
+    tensor: tuple[str, ...] = setting(
+        ("tokens_norm",), help="tokens_norm, tokens, keys, queries or values. Repeatable.",
+        parse=parsers.choices(*TENSORS), panel=WHAT, metavar="TENSOR", several=True,
+    )  # fmt: skip
+    size: str = size("448", panel=WHAT)
+    split: str | None = setting(
+        None, help="Split of the data set.", parse=parsers.text, panel=DATA, metavar="NAME",
+        default_text="val, or the only one",
+    )  # fmt: skip
+    train_images: int | None = setting(
+        None, help="Random subset of N images.", parse=parsers.integer(1), panel=DATA, metavar="N"
+    )
+    seed: int = setting(
+        0, help="Random seed of that subset.", parse=parsers.integer(0), panel=DATA, metavar="N"
+    )
+
+    def check(self) -> None:
+        super().check()
+        if bool(self.images) == bool(self.dataset):
+            raise UsageError("give images or folders, or a data set with --dataset")
+        if self.images and (self.split or self.data_root or self.train_images):
+            raise UsageError("--split, --data-root and --train-images go with --dataset")
+
+
 def add_to(app: typer.Typer) -> None:
-    app.command("extract")(with_exit_codes(extract))
+    add_command(app, "extract", ExtractSettings, extract)
 
 
-def extract(
-    ckpt: options.Ckpt,
-    images: Annotated[
-        list[str] | None, typer.Argument(help="Image files or folders.", show_default=False)
-    ] = None,
-    dataset: options.DatasetOption = None,
-    split: options.SplitOption = None,
-    data_root: options.DataRoot = None,
-    train_images: options.TrainImages = None,
-    seed: options.Seed = 0,
-    skip_bad: options.SkipBad = 0,
-    layers: Annotated[
-        str,
-        typer.Option("--layers", help="last, multiscale, last4, ibot, all, or blocks: 2,5,-1."),
-    ] = "last",
-    tensor: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tensor",
-            help="tokens_norm, tokens, keys, queries or values. Repeatable.",
-            show_default="tokens_norm",
-        ),
-    ] = None,
-    size: Annotated[
-        str,
-        typer.Option(
-            "--size",
-            help="N, HEIGHTxWIDTH, short:N, long:N or native; padded to whole patches.",
-        ),
-    ] = "448",
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="At most so many images.")
-    ] = None,
-    residual: options.ResidualOption = "auto",
-    weights: options.Weights = None,
-    heads: options.Heads = None,
-    expect: options.Expect = None,
-    position_rule: options.Positions = None,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    batch_size: options.BatchSize = "auto",
-    workers: options.Workers = None,
-    store_dtype: options.StoreDtypeOption = "fp16",
-    cache: options.Cache = None,
-    cache_limit: options.CacheLimit = "50GB",
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
-    """Compute the features of images with a frozen backbone and keep them on disk.
+def _items(settings: ExtractSettings) -> "Sequence[ImageItem] | Dataset":
+    from skipbench.datasets import decodable, open_dataset
+    from skipbench.images import find_images
 
-    Interrupted, it goes on where it was; run again, it finds everything done.
+    if settings.dataset:
+        return open_dataset(
+            settings.dataset, settings.split, root=settings.data_root, limit=settings.limit,
+            train_images=settings.train_images, seed=settings.seed, skip_bad=settings.skip_bad,
+        )  # fmt: skip
+    items = find_images(settings.images)[: settings.limit]
+    if settings.skip_bad:
+        return decodable(items, settings.skip_bad, ", ".join(settings.images))
+    return items
+
+
+def extract(settings: ExtractSettings, as_json: bool) -> None:
+    """Compute the features of images with a frozen backbone and store them on disk.
+
+    Resumable; stored features are reused.
     """
-    from skipbench.datasets import Dataset, decodable, open_dataset
-    from skipbench.errors import UsageError
-    from skipbench.features.layers import check_layers
-    from skipbench.files import cache_folder, ensure_writable, parse_bytes, size_text
-    from skipbench.images import find_images, parse_size
-    from skipbench.records import PRECISIONS, TENSORS, StoreDtype
-
-    how_many = options.batch_size(batch_size)
-    cache_bytes = parse_bytes(cache_limit)
-    ensure_writable(cache_folder(cache) / "features")
-    options.one_of("--precision", precision, *PRECISIONS)
-    options.one_of("--store-dtype", store_dtype, *get_args(StoreDtype))
-    for name in tensor or []:
-        options.one_of("--tensor", name, *TENSORS)
-    check_layers(layers)
-    parse_size(size)
-    if bool(images) == bool(dataset):
-        raise UsageError("give either images or folders, or a data set with --dataset; not both")
-    if images and (split or data_root or train_images):
-        raise UsageError("--split, --data-root and --train-images go with --dataset")
-    items: Sequence[ImageItem] | Dataset
-    if dataset:
-        items = open_dataset(
-            dataset,
-            split,
-            root=data_root,
-            limit=limit,
-            train_images=train_images,
-            seed=seed,
-            skip_bad=skip_bad,
-        )
-    else:
-        items = find_images(images or [])[:limit]
-        if skip_bad:
-            items = decodable(items, skip_bad, ", ".join(images or []))
+    settings.ensure_files()
+    items = _items(settings)  # mistakes are reported before torch is loaded
     started = time.monotonic()
-    reading = options.how_to_read(ckpt, residual, weights, heads, expect, position_rule, device)
-    found = options.inspection(ckpt, reading)
-    backbone = found.backbone(precision)
 
     from skipbench import pipeline
+    from skipbench.datasets import Dataset
+    from skipbench.files import size_text
 
+    backbone = pipeline.inspect(settings.ckpt, **settings.reading()).backbone(settings.precision)
     with pipeline.extract(
-        backbone,
-        items,
-        layers=layers,
-        tensors=tensor or ["tokens_norm"],
-        size=size,
-        store_dtype=store_dtype,
-        cache=cache,
-        cache_limit=cache_bytes,
-        batch_size=how_many,
-        workers=workers,
-    ) as store:
+        backbone, items, layers=settings.layers, tensors=settings.tensor, size=settings.size,
+        store_dtype=settings.store_dtype, cache=settings.cache, cache_limit=settings.cache_limit,
+        batch_size=settings.source.batch_size, workers=settings.source.workers,
+    ) as store:  # fmt: skip
         summary = {
             "folder": str(store.folder),
             "images": len(store),

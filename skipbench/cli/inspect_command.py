@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from skipbench.cli import options
-from skipbench.cli.running import with_exit_codes
+from skipbench.cli.generated import add_command
 from skipbench.console import page
+from skipbench.settings.groups import CheckpointSettings
 
 if TYPE_CHECKING:
     from skipbench.pipeline import Inspection
@@ -35,24 +35,16 @@ FACTS = (
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("inspect")(with_exit_codes(inspect))
+    add_command(app, "inspect", CheckpointSettings, inspect)
 
 
-def inspect(
-    ckpt: options.Ckpt,
-    residual: options.ResidualOption = "auto",
-    weights: options.Weights = None,
-    heads: options.Heads = None,
-    expect: options.Expect = None,
-    position_rule: options.Positions = None,
-    device: options.Device = "auto",
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
+def inspect(settings: CheckpointSettings, as_json: bool) -> None:
     """Show what a checkpoint is, where each fact was read, and the health of every block."""
-    reading = options.how_to_read(ckpt, residual, weights, heads, expect, position_rule, device)
-    found = options.inspection(ckpt, reading)
+    settings.ensure_files()
+
+    from skipbench import pipeline
+
+    found = pipeline.inspect(settings.ckpt, **settings.reading())
     if as_json:
         typer.echo(json.dumps(to_json(found), indent=2))
     else:

@@ -3,13 +3,16 @@
 import os
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
 from skipbench import manual as pages
-from skipbench.cli.running import with_exit_codes
+from skipbench.cli.generated import add_command
 from skipbench.console import page, plain_table
+from skipbench.settings import Settings, parsers, setting
+from skipbench.settings.declaration import OUTPUT
 
 if TYPE_CHECKING:
     from rich.markdown import Markdown
@@ -17,35 +20,27 @@ if TYPE_CHECKING:
 WIDTH = 100  # of the text; longer lines are hard to read
 
 
+@dataclass(frozen=True, kw_only=True)
+class ManualSettings(Settings):
+    topic: str | None = setting(
+        None, help="Page to show; without it, all topics are listed.", parse=parsers.text,
+        panel=OUTPUT, metavar="TOPIC", argument=True,
+    )  # fmt: skip
+    raw: bool = setting(False, help="Print the page as Markdown.", panel=OUTPUT)
+
+
 def add_to(app: typer.Typer) -> None:
-    app.command("manual")(with_exit_codes(manual))
+    add_command(app, "manual", ManualSettings, manual, flags=())
 
 
-def complete_topic(incomplete: str) -> list[tuple[str, str]]:
-    return [pair for pair in pages.topics().items() if pair[0].startswith(incomplete)]
-
-
-def manual(
-    topic: Annotated[
-        str | None,
-        typer.Argument(
-            help="Page to show; without it, all topics are listed.",
-            metavar="TOPIC",
-            autocompletion=complete_topic,
-            show_default=False,
-        ),
-    ] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Print the page as Markdown.", metavar=" ")
-    ] = False,
-) -> None:
+def manual(settings: ManualSettings) -> None:
     """Show the manual, one page per topic."""
-    if topic is None:
+    if settings.topic is None:
         list_topics()
-    elif raw:
-        typer.echo(pages.read_page(topic), nl=False)
+    elif settings.raw:
+        typer.echo(pages.read_page(settings.topic), nl=False)
     else:
-        show_page(pages.read_page(topic))
+        show_page(pages.read_page(settings.topic))
 
 
 def list_topics() -> None:

@@ -1,32 +1,34 @@
 """`skipbench report`: records as one HTML page."""
 
-from typing import Annotated
+from dataclasses import dataclass
+from pathlib import Path
 
 import typer
 
-from skipbench.cli import options
-from skipbench.cli.running import with_exit_codes
+from skipbench.cli.generated import add_command
 from skipbench.console import open_in_browser
+from skipbench.settings import parsers, setting
+from skipbench.settings.declaration import OUTPUT
+from skipbench.settings.groups import ResultsSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportSettings(ResultsSettings):
+    out: Path = setting(
+        Path("report.html"), help="File to write.", parse=parsers.path, panel=OUTPUT,
+        metavar="FILE", flags=("--out", "-o", "--output"),
+    )  # fmt: skip
+    title: str | None = setting(
+        None, help="Title of the page.", parse=parsers.text, panel=OUTPUT, metavar="TEXT"
+    )
+    open: bool = setting(False, help="Open it in a browser.", panel=OUTPUT)
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("report")(with_exit_codes(report, keeps=False))
+    add_command(app, "report", ReportSettings, report, flags=(), keeps=False)
 
 
-def report(
-    results: options.Results = None,
-    output: Annotated[
-        str, typer.Option("--out", "-o", "--output", help="File to write.", metavar="FILE")
-    ] = "report.html",
-    title: Annotated[
-        str | None, typer.Option("--title", help="Title of the page.", show_default=False)
-    ] = None,
-    where: options.Where = None,
-    open_it: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
-    strict: options.Strict = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
+def report(settings: ReportSettings) -> None:
     """Write a self-contained HTML page: tables, curves, classes, pictures, provenance.
 
     It needs no network and no other file.
@@ -34,7 +36,10 @@ def report(
     from skipbench.files import size_text
     from skipbench.results.report import report as make
 
-    path = make(results or ["results"], output, title=title, where=where or (), strict=strict)
+    path = make(
+        settings.results, settings.out, title=settings.title, where=settings.where,
+        strict=settings.strict,
+    )  # fmt: skip
     typer.echo(f"{path}  {size_text(path.stat().st_size)}")
-    if open_it:
+    if settings.open:
         open_in_browser(path)

@@ -1,40 +1,51 @@
 """`skipbench results list|show`: the records of a folder."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from skipbench.cli import options
-from skipbench.cli.running import with_exit_codes
+from skipbench.cli.generated import add_command
 from skipbench.console import page, plain_table, shown, wide_page
+from skipbench.errors import UsageError, some_of
+from skipbench.settings import Settings, parsers, setting
+from skipbench.settings.declaration import RECORDS
+from skipbench.settings.groups import ResultsSettings
 
 if TYPE_CHECKING:
     from skipbench.results.read import Stored
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowSettings(Settings):
+    id: str = setting(
+        help="Record id, its beginning, or a file.", parse=parsers.text, panel=RECORDS, metavar="ID",
+        argument=True,
+    )  # fmt: skip
+    results: tuple[str, ...] = setting(
+        ("results",), help="Folder of records. Repeatable.", parse=parsers.texts, panel=RECORDS,
+        metavar="DIR", several=True,
+    )  # fmt: skip
+
 
 app = typer.Typer(help="List records, or show one.", no_args_is_help=True)
 
 
 def add_to(parent: typer.Typer) -> None:
-    app.command("list")(with_exit_codes(list_))
-    app.command("show")(with_exit_codes(show))
+    add_command(app, "list", ResultsSettings, list_)
+    add_command(app, "show", ShowSettings, show)
     parent.add_typer(app, name="results")
 
 
-def list_(
-    results: options.Results = None,
-    where: options.Where = None,
-    strict: options.Strict = False,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
+def list_(settings: ResultsSettings, as_json: bool) -> None:
     """List records, newest last."""
     from skipbench.results.read import read_results
     from skipbench.results.where import only, parse_where
 
-    stored = read_results(results or ["results"], strict=strict)
-    found = only(stored, parse_where(where or ()))
+    stored = read_results(settings.results, strict=settings.strict)
+    found = only(stored, parse_where(settings.where))
     found.sort(key=lambda one: str(one.result.timing.get("finished")))
     if as_json:
         typer.echo(json.dumps([_plain(one) for one in found], indent=2))
@@ -84,25 +95,13 @@ def _print(found: "list[Stored]") -> None:
     wide_page().print(table)
 
 
-def show(
-    name: Annotated[str, typer.Argument(metavar="ID", help="Record id, its beginning, or a file.")],
-    results: options.ResultsOption = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
+def show(settings: ShowSettings, as_json: bool) -> None:
     """Show everything in a record: the score, and how it was made."""
-    from pathlib import Path
-
-    from skipbench.errors import UsageError, some_of
     from skipbench.results.read import pick, read_results
 
+    name = settings.id
     alone = Path(name).suffix == ".json" and Path(name).exists()
-    found = (
-        read_results(name, strict=True)
-        if alone
-        else pick(read_results(results or ["results"]), name)
-    )
+    found = read_results(name, strict=True) if alone else pick(read_results(settings.results), name)
     if len(found) > 1:
         ids = some_of([one.result.id for one in found])
         raise UsageError(f"{name!r} fits {len(found)} records: {ids}")

@@ -31,8 +31,8 @@ def draw_comparison(
     scores = Score(found.a[0]), Score(found.b[0])
     if any(one.counts_name != "counts" for one in (*found.a, *found.b)):
         raise UsageError("--pictures cannot be combined with --select")
-    if not all(score.evaluation.redraws for score in scores):
-        raise UsageError(f"no pictures of {scores[0].result.evaluation} can be compared yet")
+    if without := [score.evaluation.name for score in scores if not score.evaluation.redraws]:
+        raise UsageError(f"no pictures of {without[0]} can be compared yet")
     moves = [move for move in found.moved if move.effect and move.difference][:number]
     if not moves:
         raise UsageError("no image differs: there is nothing to draw")

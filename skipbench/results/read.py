@@ -1,4 +1,4 @@
-"""Many records at once: those of folders and files, and what was left out of them."""
+"""The records of folders and files, and what was left out."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +17,12 @@ log = logging.getLogger("skipbench")
 
 @dataclass(frozen=True)
 class Stored:
-    """A record and where it lies."""
+    """A record and its place on disk."""
 
     result: Result
     folder: Path
-    stem: str | None = None  # of its files, where they are not called by its id
-    counts_name: str = "counts"  # which of its arrays belongs to the figure
+    stem: str | None = None  # of its files, if it is not the id
+    counts_name: str = "counts"  # the array that belongs to the score
 
     @property
     def path(self) -> Path:
@@ -32,10 +32,10 @@ class Stored:
         return read_arrays(self.path.with_suffix(".npz"))
 
     def counts(self) -> np.ndarray:
-        """By image, in the order of the data set's names."""
+        """By image, in the order of `dataset.names`."""
         counts = self.arrays().get(self.counts_name)
         if counts is None or len(counts) != len(self.result.dataset["names"]):
-            raise DataError(f"{self.path.with_suffix('.npz')}: no counts by image, or not of all")
+            raise DataError(f"{self.path.with_suffix('.npz')}: no counts by image, or not of all images")
         return counts
 
 
@@ -50,10 +50,8 @@ def listed(sources: Source | Iterable[Source]) -> list[Source]:
 def read_results(
     sources: Source | Iterable[Source] = "results", *, strict: bool = False
 ) -> list[Stored]:
-    """The records of folders and files, in the order of their ids; each id once.
-
-    Damaged and newer ones are named and left out; with `strict` they are an error.
-    """
+    """Each record once, in the order of ids. Damaged and newer ones are logged and left out; with
+    `strict` they are an error."""
     found, wrong = sift(sources)
     for error in wrong.values():
         if strict:
@@ -63,7 +61,7 @@ def read_results(
 
 
 def sift(sources: Source | Iterable[Source]) -> tuple[list[Stored], dict[Path, DataError]]:
-    """What can be read, in the order of ids, and what cannot, by file."""
+    """The readable records, in the order of ids, and the error of each other file."""
     found: dict[str, Stored] = {}
     wrong: dict[Path, DataError] = {}
     for source in listed(sources):
@@ -79,46 +77,48 @@ def sift(sources: Source | Iterable[Source]) -> tuple[list[Stored], dict[Path, D
                 continue
             first = found.setdefault(result.id, Stored(result, path.parent, path.stem))
             if first.result.metrics != result.metrics:
-                log.warning("%s has other figures than %s: left out", path, first.path)
+                log.warning("left out: %s has other scores than %s", path, first.path)
     return [found[key] for key in sorted(found)], wrong
 
 
 def selected_on(stored: Iterable[Stored], where: str) -> list[Stored]:
-    """The same records with the figure of the rate, or of the block, chosen on "val" or "holdout":
-    a record of several has both. Those that have it not are named and left out."""
+    """With the score of the rate, or of the block, that was chosen on "val" or "holdout": a record of
+    several has both. Records without that choice are logged and left out."""
     found = []
     for one in stored:
         metrics = one.result.metrics
         choice = (metrics.get("chosen") or {}).get(where)
-        if metrics.get("selected_on") in (None, where):  # one alone, or chosen there already
+        if metrics.get("selected_on") in (None, where):  # no choice, or this one already
             found.append(one)
         elif choice:
-            result = replace(one.result, metrics=_figure_of(metrics, choice, where))
+            result = replace(one.result, metrics=_metrics_of(metrics, choice, where))
             found.append(replace(one, result=result, counts_name=f"counts_{where}"))
         else:
-            log.warning("left out: %s has no figure chosen on %s", one.path, where)
+            log.warning("left out: %s has no score chosen on %s", one.path, where)
     return found
 
 
-def _figure_of(metrics: Mapping[str, Any], choice: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The metrics with the figure of that choice, and without what is of the other's."""
-    figure = {**choice, "selected_on": where}
-    if "blocks" in metrics:  # a choice has some of its own: how often each was taken
+def _metrics_of(
+    metrics: Mapping[str, Any], choice: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """With the score of that choice, and without what belongs to the other."""
+    score = {**choice, "selected_on": where}
+    if "blocks" in metrics:  # a choice has others: how often each block was chosen
         rows = {name: metrics.get(name) for name in ("headline", "chosen", "blocks")}
-        return {"block": None, **figure, **rows}
-    return {**metrics, **figure, "per_class": dict.fromkeys(metrics.get("per_class") or {})}
+        return {"block": None, **score, **rows}
+    return {**metrics, **score, "per_class": dict.fromkeys(metrics.get("per_class") or {})}
 
 
 def _files(source: Path) -> list[Path]:
     if source.is_dir():
         return sorted(source.glob("*.json"))
     if not source.exists():
-        raise DataError(f"no results at {source}: give a folder that an evaluation has written to")
+        raise DataError(f"no results at {source}: give a folder with results of an evaluation")
     return [source]
 
 
 def pick(stored: Sequence[Stored], name: str) -> list[Stored]:
-    """By id, by the beginning of one, or by the name of a checkpoint (all of its records)."""
+    """By id, by its beginning, or by the name of a checkpoint (all of its records)."""
     for found in (
         [one for one in stored if one.result.id == name],
         [one for one in stored if one.result.checkpoint["name"] == name],

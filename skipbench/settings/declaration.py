@@ -17,12 +17,14 @@ from skipbench.settings.parsers import InvalidError, Parse, switch
 
 # Panels of --help, in this order.
 WHAT = "What to evaluate"
+RECORDS = "Records"
+CHECK = "Check"
 PROTOCOL = "Protocol"
 CHECKPOINT = "Checkpoint"
 DATA = "Data"
 FEATURES = "Features and cache"
 OUTPUT = "Output"
-PANELS = (WHAT, PROTOCOL, CHECKPOINT, DATA, FEATURES, OUTPUT)
+PANELS = (WHAT, RECORDS, CHECK, PROTOCOL, CHECKPOINT, DATA, FEATURES, OUTPUT)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from skipbench.settings.declaration import (
     DATA,
     FEATURES,
     OUTPUT,
+    RECORDS,
     WHAT,
     Settings,
     setting,
@@ -239,3 +240,31 @@ def ensure_checkpoint(ckpt: str) -> None:
 
 def absolute_checkpoint(ckpt: str) -> str:
     return ckpt if ckpt.startswith("timm:") else str(Path(ckpt).expanduser().absolute())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultsSettings(Settings):
+    """Which records a command reads."""
+
+    results: tuple[str, ...] = setting(
+        ("results",), help="Folders or files of records.", parse=parsers.texts, panel=RECORDS,
+        metavar="RESULTS", argument=True, several=True,
+    )  # fmt: skip
+    where: tuple[str, ...] = setting(
+        (), help="Only records with this fact: evaluation, dataset, checkpoint, residual, depth, "
+        "epoch, optimizer, features, protocol, seed or split. Repeatable; the same fact twice "
+        "means either.", parse=parsers.texts, panel=RECORDS, metavar="FACT=VALUE", several=True,
+    )  # fmt: skip
+    strict: bool = setting(
+        False, help="Damaged or newer records are an error (exit 4).", panel=OUTPUT
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectSettings(Settings):
+    select: str | None = setting(
+        None, help="Scores of the rate (probe) or block (tokencut) chosen on the evaluated images "
+        "(val) or on others (holdout); records of several have both.",
+        parse=parsers.choice("val", "holdout"), panel=RECORDS, metavar="SPLIT",
+        default_text="as recorded",
+    )  # fmt: skip

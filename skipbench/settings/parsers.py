@@ -47,6 +47,13 @@ def number(low: float, high: float) -> Parse:
     return parse
 
 
+def amount(value: Any) -> float:
+    found = _number(value)
+    if found is None or not found >= 0:
+        raise InvalidError("expected a number of at least 0")
+    return found
+
+
 def choice(*known: str) -> Parse:
     def parse(value: Any) -> str:
         if value not in known or not isinstance(value, str):
@@ -59,6 +66,16 @@ def choice(*known: str) -> Parse:
 def one_of(known: Sequence[str]) -> str:
     """ "a, b or c"."""
     return known[0] if len(known) == 1 else f"{', '.join(known[:-1])} or {known[-1]}"
+
+
+def choices(*known: str) -> Parse:
+    """One or several; in the order given, each once."""
+    one = choice(*known)
+
+    def parse(value: Any) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(map(one, [value] if isinstance(value, str) else value)))
+
+    return parse
 
 
 def text(value: Any) -> str:

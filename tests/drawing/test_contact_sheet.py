@@ -198,7 +198,7 @@ def test_pictures_of_one_page_in_memory_at_a_time(tmp_path):
 def test_text_is_made_to_fit():
     assert wrapped("short", 200, 12) == ["short"]
     assert wrapped("skipless dino_vits16", 100, 12) == ["skipless", "dino_vits16"]
-    assert wrapped("skipless_dino_vits16", 90, 12) == ["skipless_", "dino_vits16"]
+    assert wrapped("skipless_dino_vits16", 80, 12) == ["skipless_", "dino_vits16"]
     assert wrapped("", 90, 12) == []
     assert wrapped("abc", 0, 12) == ["a", "b", "c"]
     text = "some words and " + "x" * 100

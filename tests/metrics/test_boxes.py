@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from skipbench.metrics.boxes import box_iou
-from skipbench.metrics.intervals import bootstrap, resample_weights
+from skipbench.metrics.intervals import bootstrap, exact_interval, resample_weights
 from skipbench.metrics.means import cross_chosen, share_percent
 
 
@@ -75,6 +76,15 @@ def test_corloc_has_an_interval():
     counts = np.stack([hits, np.ones(200)], axis=1)
     values = bootstrap(counts, share_percent, resample_weights(200, 500, seed=0))
     assert values.shape == (500,) and abs(values.mean() - 100 * hits.mean()) < 1
+
+
+@pytest.mark.parametrize(("hits", "ends"), [(0, (0.0, 45.93)), (6, (54.07, 100.0))])
+def test_no_interval_of_a_few_images_is_a_point(hits, ends):
+    """Clopper and Pearson's, by scipy."""
+    low, high = exact_interval(hits, 6)
+    theirs = binomtest(hits, 6).proportion_ci(0.95, "exact")
+    assert (low, high) == pytest.approx((theirs.low, theirs.high))
+    assert (100 * low, 100 * high) == pytest.approx(ends, abs=0.01)
 
 
 # -- the best block

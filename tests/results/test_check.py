@@ -146,7 +146,7 @@ def test_a_cell_that_failed_is_missing_whatever_an_old_record_says(tmp_path, gat
 
 def test_other_weights_made_otherwise_are_not_passed_over(tmp_path, gate):
     other = make_result(value=5.0, sha256="f" * 64, protocol={"epochs": 4})
-    with pytest.raises(UsageError, match="other weights in another way"):
+    with pytest.raises(UsageError, match="other weights and another protocol"):
         check(put(tmp_path / "r", make_result(), other), gate.path)
 
 
@@ -425,7 +425,7 @@ def test_two_lines_for_one_figure_are_refused_and_none_are_warned_of(gate, tmp_p
     gate.path.write_text("\ufeff" + json.dumps(content | {"figures": []}))  # as some editors begin
     with caplog.at_level("WARNING", "skipbench"):
         assert [v.state for v in check(folder, gate.path)] == ["new"]
-    assert "expects nothing" in caplog.text
+    assert "expects no scores" in caplog.text
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"schema": 1}', '{"schema": 1, "figures": [{}]}'])

@@ -153,6 +153,8 @@ def test_strict_makes_them_an_error(tmp_path, cli, command, monkeypatch):
         ("protocol", {"changes": {"epochs": 3}}),
         ("protocol", {"method": ["tokencut"]}),
         ("training", []),
+        ("evaluation", 5),
+        ("evaluation", ["probe"]),
         ("id", 5),
         ("id", "../../x"),
     ],
@@ -177,7 +179,7 @@ def test_the_same_id_with_other_figures_is_said(tmp_path, caplog):
         write_result(tmp_path / name, make_result(value=value), {})
     with caplog.at_level("WARNING", "skipbench"):
         (one,) = read_results([tmp_path / "a", tmp_path / "b"])
-    assert one.result.metrics["miou"] == 50.0 and "other figures" in caplog.text
+    assert one.result.metrics["miou"] == 50.0 and "other scores" in caplog.text
 
 
 def test_a_record_under_another_file_name_has_its_arrays_there(tmp_path):
@@ -274,4 +276,4 @@ def test_a_record_without_the_choice_is_left_out_and_one_block_needs_none(tmp_pa
     with caplog.at_level("WARNING", "skipbench"):
         (one,) = selected_on(read_results(tmp_path), "holdout")
     assert one.result.metrics["corloc"] == 40.0 and one.counts_name == "counts"
-    assert f"{result.id}.json has no figure chosen on holdout" in caplog.text
+    assert f"{result.id}.json has no score chosen on holdout" in caplog.text

@@ -696,9 +696,9 @@ def test_command_line(cli, tmp_path, pair):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["EMPTY"], 2, "no record in"),
+        (["EMPTY"], 2, "no records in"),
         (["nowhere"], 4, "no results at nowhere"),
-        (["RESULTS", "--where", "residual=neither"], 2, "none fits --where"),
+        (["RESULTS", "--where", "residual=neither"], 2, "no records match --where"),
         (["RESULTS", "--where", "colour=red"], 2, "give FACT=VALUE"),
         (["RESULTS", "-o", "EMPTY"], 2, "is a folder"),
         (["RESULTS", "-o", "FILE/page.html"], 7, "cannot write in"),
@@ -744,7 +744,7 @@ def test_open_never_fails_the_command(cli, tmp_path, pair, monkeypatch, failure)
 
     monkeypatch.setattr("webbrowser.open", no_browser)
     done = cli("report", pair[0], "-o", tmp_path / "r.html", "--open")
-    assert done.exit_code == 0 and "open it yourself" in done.output
+    assert done.exit_code == 0 and "open the page yourself" in done.output
 
 
 def test_no_records_from_python(tmp_path):

@@ -1,23 +1,27 @@
 """What is done from records alone: other seeds for the noise, pictures of a comparison; labels."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from skipbench.evaluations.probe.calls import probe_again
 
 import skipbench as sb
 from skipbench import demo
 from skipbench.demo import make_weights, small_facts
+from skipbench.drawing.overlays import blend, paint
 from skipbench.errors import CheckpointError, DataError, UsageError
+from skipbench.evaluations import evaluations
+from skipbench.metrics.segmentation import class_counts
 from skipbench.record_store import read_result, write_result
 from skipbench.results.baseline import read_baseline
-from skipbench.results.compare import paired
-from skipbench.results.compare_pictures import draw_comparison
+from skipbench.results.compare_pictures import draw_comparison, predictions
+from skipbench.results.paired import paired
 from skipbench.results.read import read_results
+from skipbench.results.rerun import reopen
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -52,7 +56,7 @@ def test_a_record_tells_how_it_was_asked_for(ckpt, cli):
         "--limit", 10, "--epochs", 2, "--loss-pixels", 64, "--lr", "1e-3,1e-2", "--json",
     )  # fmt: skip
     assert json.loads(done.stdout)[0]["id"] == record.id  # the command and its twin are one
-    again = probe_again(record, seeds=[0])
+    again = reopen(record, seeds=[0])
     assert [cell.id for cell in again.cells] == [record.id]
 
 
@@ -60,13 +64,13 @@ def test_other_weights_or_data_are_not_taken_for_those_of_a_record(ckpt, tmp_pat
     record = probe(ckpt)
     other = save(tmp_path / "weights" / "other.pth", "skip", seed=1)
     with pytest.raises(CheckpointError, match=f"not the weights of {record.id}"):
-        probe_again(record, seeds=[0], ckpt=other)
+        reopen(record, seeds=[0], ckpt=other)
     with pytest.raises(DataError, match=f"not the images or labels of {record.id}"):
-        probe_again(record, seeds=[0], limit=9)
+        reopen(record, seeds=[0], limit=9)
     environment = {k: v for k, v in record.environment.items() if k != "call"}
     old = type(record)(**{**record.to_json(), "environment": environment})
-    with pytest.raises(UsageError, match="does not say how it was made"):
-        probe_again(old, seeds=[0])
+    with pytest.raises(UsageError, match="it cannot be rerun"):
+        reopen(old, seeds=[0])
 
 
 # -- labels
@@ -79,9 +83,9 @@ def test_labels_reach_the_record_and_its_tables(ckpt, cli):
     [path] = Path("results").glob("*.json")
     assert read_result(path).checkpoint["optimizer"] is None
     labels = ["--label", "epoch=200", "--label", "optimizer=SOAP", "--label", "name=mine"]
-    done = cli(*arguments, *labels)  # done before: the record is told, nothing is computed
-    assert done.exit_code == 0 and "done before" in done.stderr
-    assert "was of skip.pth, and is now of mine" in done.stderr
+    done = cli(*arguments, *labels)  # nothing is computed
+    assert done.exit_code == 0 and "record exists" in done.stderr
+    assert "renamed from skip.pth to mine" in done.stderr
     [path] = Path("results").glob("*.json")
     part = read_result(path).checkpoint
     assert (part["name"], part["epoch"], part["optimizer"]) == ("mine", 200, "SOAP")
@@ -94,7 +98,7 @@ def test_labels_reach_the_record_and_its_tables(ckpt, cli):
 
 @pytest.mark.parametrize(
     ("label", "words"),
-    [("epochs=3", "Did you mean 'epoch'"), ("epoch=x", "whole number"), ("epoch", "as in")],
+    [("epochs=3", "Did you mean 'epoch'"), ("epoch=x", "is an integer"), ("epoch", "as in")],
 )
 def test_wrong_labels(cli, ckpt, label, words):
     done = cli("probe", "--ckpt", ckpt, "--dataset", "shapes", "--label", label)
@@ -119,7 +123,7 @@ def test_calibrate_measures_the_noise_of_seeds(ckpt, cli):
     assert len(read_results("results")) == 1  # the new ones lie apart: tables stay as they are
     assert cli("check", "--baseline", "b.json", "--sigma", "2.8").exit_code == 0
     done = cli("calibrate", "--baseline", "b.json", "--seeds", "1,2", "--json")
-    assert "done before" in done.stderr
+    assert "record exists" in done.stderr
     assert json.loads(done.stdout)[0]["noise"] == pytest.approx(deviation)
 
 
@@ -177,17 +181,11 @@ def test_weights_that_have_moved(two, tmp_path, cli):
 
 def test_predictions_in_a_comparison_are_those_of_the_record(two, tmp_path):
     """The head of the record on features computed anew: the same pixels right as were counted."""
-    from contextlib import ExitStack
-
-    from skipbench.drawing.overlays import blend, paint
-    from skipbench.metrics.segmentation import class_counts
-    from skipbench.results.compare_pictures import _drawing
-
     (found,) = sb.compare("skip.pth", "skipless.pth")
     stored, moves = found.a[0], found.moved[:3]
     names = stored.result.dataset["names"]
     with ExitStack() as stack:
-        drawing = _drawing(stored, None, moves, stack, {"device": "cpu"})
+        drawing = predictions(stored, moves, stack, device="cpu")
         for i, move in enumerate(moves):
             drawn = drawing.draw(i)
             mask = drawn.item.mask()
@@ -203,7 +201,7 @@ def test_predictions_in_a_comparison_are_those_of_the_record(two, tmp_path):
 def test_nothing_to_draw(ckpt, tmp_path, cli):
     record = probe(ckpt)
     (stored,) = read_results("results")
-    with pytest.raises(UsageError, match="no image moved"):
+    with pytest.raises(UsageError, match="no image differs"):
         draw_comparison(paired(stored, stored), 2, tmp_path / "p")
     other = type(record)(**{**record.to_json(), "evaluation": "knn", "id": "knn-shapes-1"})
     arrays = read_results("results")[0].arrays()
@@ -227,13 +225,12 @@ def test_tiles_are_the_same_images_for_every_checkpoint(two):
 
 
 def test_the_demo_from_python(tmp_path, monkeypatch):
-    """With a smaller probe; the command's own is run in test_cli.py."""
-
-    def smaller(ckpt, folder):
-        places = {"out": folder / "results", "cache": str(folder / "cache"), "device": "cpu"}
-        return sb.probe_all(ckpt, "shapes", size="64x80", limit=6, epochs=1, **places)
-
-    monkeypatch.setattr(demo, "probe_shapes", smaller)
+    """On a few small images; the command is tested on all of them."""
+    for one in evaluations().values():
+        quick = {"size": "64x80", "limit": 6, "seeds": [0], "epochs": 1}
+        known = one.settings.options()
+        fitting = {name: value for name, value in quick.items() if name in known}
+        monkeypatch.setattr(one, "demo", [fitting], raising=False)
     page = demo.run(tmp_path / "demo")
     assert page == tmp_path / "demo" / "report.html"
     words = page.read_text()

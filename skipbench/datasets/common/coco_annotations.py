@@ -31,6 +31,7 @@ Index = dict[str, np.ndarray]
 
 LONG_TO_READ = 50 * MB  # a larger file gets a progress line
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+DEEPEST = 1000  # lists within lists that are opened in what is read at a time
 ARROW = 40  # column of the arrow in messages of yajl
 LAST_READ = 1 << 17  # bytes; ijson reads half as many at a time
 
@@ -219,9 +220,9 @@ def elements(path: Path, key: str, reach: Reach = lambda done: None) -> Iterator
         with path.open("rb") as file:
             if file.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
                 file.seek(0)
-            source: Any = file
+            source: Any = _NotTooDeep(path, file)
             if key == "images":
-                events = ijson.parse(file, use_float=True)
+                events = ijson.parse(source, use_float=True)
                 source = takewhile(lambda event: event[:2] != (key, "end_array"), events)
             try:
                 for element in ijson.items(source, f"{key}.item", use_float=True):
@@ -231,6 +232,21 @@ def elements(path: Path, key: str, reach: Reach = lambda done: None) -> Iterator
                 raise DataError(f"{path}: {_json_problem(file, error)}") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
+
+
+class _NotTooDeep:
+    """A file in which lists within lists have an end: ijson's memory grows with the square of the
+    depth."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path, self.file = path, file
+
+    def read(self, size: int) -> bytes:
+        block = self.file.read(size)
+        deeper = sum(map(block.count, b"[{")) - sum(map(block.count, b"]}"))
+        if deeper > DEEPEST:
+            raise DataError(f"{self.path}: not JSON of COCO: {deeper:,} lists within lists")
+        return block
 
 
 def _json_problem(file: IO[bytes], error: Exception) -> str:
@@ -243,11 +259,12 @@ def _json_problem(file: IO[bytes], error: Exception) -> str:
     text = file.read(size)
     if b"premature EOF" in what:
         return f"not JSON at line {_line(text)}: it ends too early (cut off?)"
+    cut = "" if file.read(1) or text.rstrip().endswith(b"}") else " (cut off?)"
     before = re.escape(quoted[:ARROW].strip()).replace(rb"\ ", rb"[ \n\r]")
     found = re.compile(before).search(text, max(size - LAST_READ, 0))
     line = _line(text[: found.end()] if found else text)
     words, near = (part.strip().decode("utf-8", "replace") for part in (what, quoted))
-    return f"not JSON at line {line}: {words} Near «{near}»"
+    return f"not JSON at line {line}: {words}{cut} Near «{near}»"
 
 
 def _line(text: bytes) -> int:

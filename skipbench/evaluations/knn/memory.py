@@ -49,8 +49,6 @@ class Memory:
         if cell.seed not in self._banks:
             self._banks[cell.seed] = self._bank(cell.seed)
         bank = self._banks[cell.seed]
-        if bank.whole and len(self.run.settings.seeds) > 1:
-            log.warning("the bank holds every labelled patch, whatever the seed: one is enough")
         needed = cell.storage.bytes(len(bank), self.run.width(cell))
         log.info(
             "%s: %s tokens in the bank, %s: %s",
@@ -74,6 +72,9 @@ class Memory:
         bank = joined(list(in_parallel(work, images, "choosing patches of train")))
         if not len(bank):
             raise DataError("no patch that was drawn has a labelled pixel: give a larger --memory")
+        first, *others = self.run.settings.seeds
+        if bank.whole and others and seed == first:
+            log.warning("the bank holds every labelled patch, whatever the seed: one is enough")
         return bank
 
     def _patches(self, image: int, seed: int, shares: np.ndarray) -> Part:

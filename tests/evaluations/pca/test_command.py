@@ -149,8 +149,8 @@ def bare(monkeypatch):
         return known.get(key) or known.setdefault(key, inspect(path, **reading))
 
     monkeypatch.setattr(picturing, "inspect", once)
-    monkeypatch.setattr(_pca_pictures, "pages", lambda *given, **more: iter(()))
-    monkeypatch.setattr(_pca_pictures, "chart", lambda panels: Image.new("RGB", (1, 1)))
+    monkeypatch.setattr(_pca_pictures, "contact_sheet", lambda *given, **more: iter(()))
+    monkeypatch.setattr(_pca_pictures, "save_curves", lambda panels, stem: [])
     monkeypatch.setattr(_pca_pictures.Folder, "draw_tiles", lambda self, number: None)
 
 
@@ -504,7 +504,7 @@ def test_files_of_several_blocks_and_checkpoints(done, originals):
     found = done("ab", "out", "--layers", "0,-1")
     ids = [record.id for record in found.values()]
     assert {n for n in files_in("out") if "tiles" not in n} == {
-        "sheet.png", "sheet.pdf", "figures.csv", "curves.png",
+        "sheet.png", "sheet.pdf", "figures.csv", "curves.png", "curves.pdf", "curves.svg",
         *(f"{i}.{end}" for i in ids for end in ("json", "npz")),
         *(f"{m}.pth_skip/blocks/sheet.{end}" for m in "ab" for end in ("png", "pdf")),
         *(f"{m}.pth_skip/{n}_block{b}.png" for m in "ab" for n in NAMES for b in (0, 2)),
@@ -513,7 +513,7 @@ def test_files_of_several_blocks_and_checkpoints(done, originals):
         check_sheet(Path("out", stem), columns, originals)
     assert done("abc", "three")
     check_sheet(Path("three/sheet"), 4, originals)
-    assert not Path("three/curves.png").exists() and not Path("three/a.pth_skip/blocks").exists()
+    assert not list(Path("three").glob("curves*")) and not Path("three/a.pth_skip/blocks").exists()
 
 
 def check_sheet(stem, columns, originals):
@@ -537,7 +537,7 @@ def check_sheet(stem, columns, originals):
     assert np.abs(page[start + 2, across[0][0] + 2].astype(int) - corner).max() < 60
     content = stem.with_name(f"{stem.name}.pdf").read_bytes()
     assert content.startswith(b"%PDF-1.4") and content.rstrip().endswith(b"%%EOF")
-    boxes = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", content)
+    boxes = re.findall(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+) ?\]", content)
     assert [tuple(map(float, box)) for box in boxes] == [
         pytest.approx((72 * page.shape[1] / dpi, 72 * page.shape[0] / dpi), rel=1e-3)
     ]
@@ -1150,7 +1150,6 @@ def test_weights_that_are_no_numbers(run, world, value):
 def test_a_full_disk_while_pictures_are_drawn(run, monkeypatch, what):
     """Fault 30: in whatever thread it is met."""
     from skipbench.files import write_whole
-    from skipbench.plates import sheets
 
     def full(path, data):
         if path.name == what:
@@ -1168,17 +1167,9 @@ def test_a_full_disk_while_pictures_are_drawn(run, monkeypatch, what):
                 monkeypatch.setattr(Path, "open", open_)
         return write_whole(path, data)
 
-    for place in ("skipbench.files", "skipbench.pictures", "skipbench.plates.sheets",
+    for place in ("skipbench.files", "skipbench.drawing.sheet", "skipbench.drawing.contact_sheet",
                   "skipbench.evaluations.pictures"):  # fmt: skip
         monkeypatch.setattr(f"{place}.write_whole", full)
-    if what == "sheet.pdf":
-        pdf = sheets.Pdf
-
-        class Full(pdf):
-            def end(self):
-                raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(sheets, "Pdf", Full)
     shown = run("ab", "out")
     assert shown.exit_code == 7, shown.stderr
     assert "disk full" in shown.stderr or "No space left" in shown.stderr
@@ -1197,7 +1188,7 @@ def test_a_file_where_a_folder_must_be(run, monkeypatch):
 # -- faults 31, 39: interruption
 
 # Children of one process that has imported all that is slow, and computed nothing yet. Each gets a
-# signal as it is about to put down its nth file: six pictures, two sheets with their PDF, curves,
+# signal as it is about to put down its nth file: six pictures, two sheets with their PDF, three of curves,
 # figures, seven files of tiles, arrays, record.
 CHILDREN = """
 import json, os, signal, sys
@@ -1483,7 +1474,7 @@ def test_every_block_leads_as_many_of_a_model_twice_as_deep():
 def test_nothing_of_an_earlier_run_stands_for_this_one(run):
     assert run("a", "out", "--layers", "0,2").exit_code == 0
     assert run("b", "out").exit_code == 0
-    assert not Path("out/curves.png").exists()  # it shows the other model
+    assert not list(Path("out").glob("curves*"))  # they show the other model
 
 
 @pytest.mark.parametrize("name", ["sheet", "sheet_2", "sheet_7"])

@@ -1,20 +1,19 @@
 """Boxes by plain code, from the images on; which boxes of a data set count."""
 
-import csv
-import json
-import re
 from pathlib import Path
 
 import numpy as np
 import plain_tokencut as plain
 import pytest
-import torch
 import trees
 from conftest import records
 from PIL import Image
 from plain_tokencut import BOXES, SIZES_HW, boxed_folder, by_image, only, put, scene, table
+from skimage import data as photographs
 
-import skipbench as package
+from skipbench.datasets import Boxes, Item, open_dataset
+from skipbench.evaluations.tokencut.objects import Found
+from skipbench.evaluations.tokencut.scores import Seen, score_boxes
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -77,13 +76,13 @@ def test_lost_by_plain_code(run, backbone):
 
 def test_an_iou_of_a_half_is_a_hit():
     found = [Found(np.ones((2, 2), bool), np.zeros((2, 2)), 0)]
-    seen = _sightings.Seen(found, 8, (16, 16), (16, 16))
+    seen = Seen(found, 8, (16, 16), (16, 16))
     for height, hit in ((8, 1), (7, 0)):
         boxes = Boxes(np.array([[0.0, 0, 16, height]]), ("thing",), np.zeros(1, bool))
         item = Item("a", Path("a.png"), read_boxes=None)
         object.__setattr__(item, "read_boxes", lambda boxes=boxes: boxes)
         Image.new("RGB", (16, 16)).save("a.png")
-        scored = _sightings.score_boxes(item, seen)
+        scored = score_boxes(item, seen)
         assert scored["score"].tolist() == [hit] and scored["whole_image"] == hit
 
 

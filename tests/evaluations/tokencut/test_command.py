@@ -1,20 +1,25 @@
 """`skipbench tokencut` as a user meets it: what it prints, the dry run, faults."""
 
-import csv
 import json
 import re
+import time
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import plain_tokencut as plain
 import pytest
 import torch
-import trees
 from conftest import records
-from PIL import Image
 from plain_tokencut import boxed_folder, by_image, only, put
 
 import skipbench as package
+from skipbench.datasets import open_dataset
+from skipbench.evaluations.resume import Chunks
+from skipbench.evaluations.tokencut.graph import Graphs, link
+from skipbench.evaluations.tokencut.method import cut
+from skipbench.features.stream import Extractor
+from skipbench.pipeline import carry_out
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -67,12 +72,16 @@ def test_features_that_are_all_nothing_are_degenerate(run, weights, ckpt):
     assert arrays["boxes"][:, 1].tolist() == [[0, 0, 64, 48]] * 3
 
 
+def unconverged(tokens, grid_hw, tau, eps):
+    return cut(Graphs(link(tokens, tau), eps), grid_hw, checks=(2,))
+
+
 def test_where_the_solver_does_not_converge_it_is_dense(run, monkeypatch):
     how = ("--limit", "6", "--layers", "all")
     assert run("--out", "usual", quick=how).exit_code == 0
     usual, theirs = only("usual")
     assert usual.metrics["dense"] == 0
-    monkeypatch.setattr(_second_vector, "CHECKS", (2,))
+    monkeypatch.setattr("skipbench.evaluations.tokencut.run.tokencut", unconverged)
     shown = run(quick=how)
     assert shown.exit_code == 0 and "18 of 18 solved densely" in shown.output
     record, arrays = only()
@@ -98,32 +107,47 @@ def test_a_truncated_image(run):
     assert record.dataset["names"] == ["p0", "p1", "p3"]
 
 
-def test_dry_run(run, small_shards, monkeypatch):
-    shown = run("--dry-run", "--layers", "all")
+def test_dry_run(run, twelve):
+    shown = run("--dry-run", "--layers", "all", dataset=twelve)
     assert shown.exit_code == 0, shown.stderr
     assert "features of 12 images" in shown.stdout and "finding objects" in shown.stdout
     assert "in all about" in shown.stdout and not list(Path("results").iterdir())
-    again = interrupt_after(monkeypatch, 2)
-    assert run("--layers", "all").exit_code == 130
-    again()
-    found = json.loads(run("--dry-run", "--layers", "all", "--json").stdout)
-    assert found["images"] == 4 and found["stored"] == 8
-    assert found["seconds"] > 0 and found["memory_bytes"] > 10**7 and found["disk_bytes"] == 0
-    assert run("--layers", "all").exit_code == 0  # and the trial has taken nothing away
+    found = json.loads(run("--dry-run", "--layers", "all", "--json", dataset=twelve).stdout)
+    assert found["images"] == 12 and found["stored"] == 0 == found["disk_bytes"]
+    assert found["seconds"] > 0 and found["memory_bytes"] > 10**7
+
+
+def test_dry_run_of_what_was_begun(opened, monkeypatch):
+    save = Chunks.save
+
+    def saving(self, shard, arrays):
+        save(self, shard, arrays)
+        if shard == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Chunks, "save", saving)
+        carry_out(opened())
+    begun = opened()
+    found = begun.estimate(begun.cells)
+    assert (found.images, found.stored) == (4, 8) and found.seconds > 0
+    carry_out(opened())  # and the trial has taken nothing away
     assert only()[0].timing["images_computed"] == 4
 
 
-def test_dry_run_of_what_was_done_before(run):
-    assert run().exit_code == 0
-    found = json.loads(run("--dry-run", "--json").stdout)
+def test_dry_run_of_what_was_done(opened, run, twelve):
+    carry_out(opened())
+    found = json.loads(run("--dry-run", "--json", dataset=twelve, quick=("--size", "40x56")).stdout)
     assert found["images"] == 0 and found["stored"] == 12 and found["seconds"] == 0
-    found = json.loads(run("--dry-run", "--json", "--force").stdout)
-    assert found["images"] == 12 and found["stored"] == 0
+    again = opened(force=True)
+    found = again.estimate(again.cells)
+    assert (found.images, found.stored) == (12, 0)
 
 
 def test_lines_in_a_log_have_the_figure_so_far(run, monkeypatch):
     """Fault 42: no terminal, no escape codes, no animation."""
-    monkeypatch.setattr("skipbench.engine.progress.SECONDS_BETWEEN_LINES", 0.0)
+    clock = count(step=60)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))  # so long that each has a line
     shown = run("--layers", "all")
     lines = re.findall(
         r"(\d+) of 12 images, .*CorLoc (\S+) \(block (\d)\)$", shown.stderr, re.MULTILINE
@@ -136,8 +160,8 @@ def test_lines_in_a_log_have_the_figure_so_far(run, monkeypatch):
     assert "\x1b" not in shown.stdout + shown.stderr and "\r" not in shown.stderr
 
 
-def test_quiet_is_quiet(run):
-    shown = run("--quiet")
+def test_quiet_is_quiet(run, twelve):
+    shown = run("--quiet", dataset=twelve)
     assert shown.exit_code == 0 and shown.stderr == "" and "CorLoc" in shown.stdout
 
 
@@ -149,8 +173,8 @@ def test_the_page_has_every_block_and_both_figures(run):
     for row in record.metrics["blocks"]:
         ends = "{:.1f} to {:.1f}".format(*row["interval"])
         assert re.search(rf"^ +{row['block']} +{row['corloc']:.1f} +{ends} ", shown.stdout, re.M)
-    honest = record.metrics["chosen"]["holdout"]["corloc"]
-    assert re.search(rf"CorLoc {honest:.1f} .*scored on the other", shown.stdout)
+    unbiased = record.metrics["chosen"]["holdout"]["corloc"]
+    assert re.search(rf"CorLoc {unbiased:.1f} .*scored on the other", shown.stdout)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +210,8 @@ def test_faults(run, monkeypatch, more, code, word):
     assert not list(Path().glob("results/*.json")) and "Traceback" not in shown.stderr
 
 
-def test_an_unwritable_cache_is_no_fault_where_none_is_used(run):
-    assert run("--cache", "skip.pth", "--no-cache").exit_code == 0
+def test_an_unwritable_cache_is_no_fault_where_none_is_used(run, twelve):
+    assert run("--cache", "skip.pth", "--no-cache", dataset=twelve).exit_code == 0
 
 
 def test_python_refuses_what_it_does_not_know(ckpt):

@@ -1,20 +1,14 @@
 """Masks by plain code: IoU, accuracy, F-beta, and pixels that do not count."""
 
-import csv
-import json
-import re
 from pathlib import Path
 
 import numpy as np
 import plain_tokencut as plain
 import pytest
-import torch
 import trees
 from conftest import records
 from PIL import Image
 from plain_tokencut import by_image, masked_folder, only, put, scene
-
-import skipbench as package
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 

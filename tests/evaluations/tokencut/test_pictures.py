@@ -1,19 +1,16 @@
 """Pictures of a record, and of plain images (`--images`)."""
 
-import csv
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import trees
 from conftest import records
 from PIL import Image
 from plain_tokencut import by_image, masked_folder, only, put, scene, table
 
 import skipbench as package
+from skipbench.features.stream import Extractor
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -23,7 +20,7 @@ def test_pictures_of_what_was_done_before(run, method):
     how = ("--limit", "6", "--layers", "all", "--method", method)
     assert run(quick=how).exit_code == 0
     shown = run("--pictures", "3", quick=how)
-    assert shown.exit_code == 0 and "done before" in shown.stderr
+    assert shown.exit_code == 0 and "record exists" in shown.stderr
     record, _ = only()
     folder = Path("results", record.id)
     best = [max(map(float, row["ious"].split())) for row in by_image(record)]
@@ -131,7 +128,8 @@ def test_a_picture_that_cannot_be_read(run):
 
 def test_a_trial_of_pictures_draws_none(run):
     plain_pictures(["one.png"])
-    run("--images", "photos", "--out", "out", "--dry-run", dataset=None, quick=())
+    shown = run("--images", "photos", "--out", "out", "--dry-run", dataset=None, quick=())
+    assert shown.exit_code == 2 and "--dry-run goes with --dataset" in shown.stderr
     assert not Path("out", "one.png").exists()
 
 

@@ -2,19 +2,20 @@
 
 import csv
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import plain_tokencut as plain
 import pytest
 import torch
-import trees
 from conftest import records
-from PIL import Image
 from plain_tokencut import by_image, only, stable
 
 import skipbench as package
+from skipbench.datasets import open_dataset
+from skipbench.evaluations import find_evaluation
+from skipbench.features.stream import Extractor
+from skipbench.pipeline import carry_out, open_run
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -56,10 +57,21 @@ def test_a_record_says_how_it_was_made(run):
     assert {"counts", "counts_val", "counts_holdout", "ious", "ious_of"} <= set(arrays)
 
 
-def test_hits_and_corloc_by_hand(run):
+@pytest.fixture(scope="module")
+def fourteen(tmp_path_factory, inspection, weights_file):
+    """The folder with the record of all blocks on fourteen images."""
+    evaluation, out = find_evaluation("tokencut"), tmp_path_factory.mktemp("fourteen")
+    settings = evaluation.settings.make(
+        {"ckpt": weights_file, "dataset": "shapes", "residual": "skip", "layers": "all",
+         "limit": 14, "in_memory": True, "out": out}
+    )  # fmt: skip
+    carry_out(open_run(evaluation, settings, inspections=[inspection]))
+    return out
+
+
+def test_hits_and_corloc_by_hand(fourteen):
     """Boxes as they are stored, against the true ones."""
-    assert run("--layers", "all", quick=("--limit", "14")).exit_code == 0
-    record, arrays = only()
+    record, arrays = only(fourteen)
     data = open_dataset("shapes", limit=14)
     truths = [item.boxes().xyxy.tolist() for item in data]
     assert arrays["ious_of"].tolist() == list(map(len, truths))
@@ -84,7 +96,7 @@ def test_hits_and_corloc_by_hand(run):
     assert low < metrics["corloc"] < high  # fourteen images say little
     assert np.array_equal(arrays["counts_val"], np.stack([hits[:, best], np.ones(14)], 1))
     assert np.array_equal(arrays["counts"], arrays["counts_val"])
-    rows = by_image(record)
+    rows = by_image(record, fourteen)
     assert list(rows[0]) == [
         "image", "block", "xmin", "ymin", "xmax", "ymax", "hit", "ious", "tokens", "solver",
         "degenerate", "tied",
@@ -101,26 +113,24 @@ def test_hits_and_corloc_by_hand(run):
         assert [row[key] for row in metrics["blocks"]] == arrays[key].sum(0).tolist()
 
 
-def test_the_honest_figure_by_hand(run):
-    assert run("--layers", "all", quick=("--limit", "14")).exit_code == 0
-    record, arrays = only()
-    honest = record.metrics["chosen"]["holdout"]
-    assert honest["corloc"] == pytest.approx(
+def test_the_unbiased_figure_by_hand(fourteen):
+    record, arrays = only(fourteen)
+    unbiased = record.metrics["chosen"]["holdout"]
+    assert unbiased["corloc"] == pytest.approx(
         plain.chosen_on_the_other_half(arrays["score"].tolist())
     )
-    assert honest["corloc"] <= record.metrics["chosen"]["val"]["corloc"]
-    assert honest["block"] is None and sum(honest["blocks"].values()) == 200
+    assert unbiased["corloc"] <= record.metrics["chosen"]["val"]["corloc"]
+    assert unbiased["block"] is None and sum(unbiased["blocks"].values()) == 200
     counts = arrays["counts_holdout"]
     assert (counts[:, 1] == 100).all()
-    assert 100 * counts[:, 0].sum() / counts[:, 1].sum() == pytest.approx(honest["corloc"])
+    assert 100 * counts[:, 0].sum() / counts[:, 1].sum() == pytest.approx(unbiased["corloc"])
 
 
-def test_the_honest_figure_may_be_the_headline(run):
-    assert run("--layers", "all").exit_code == 0
-    usual, _ = only()
-    shown = run("--layers", "all", "--select", "holdout", "--out", "honest")
+def test_the_unbiased_figure_may_be_the_headline(run, fourteen):
+    usual, _ = only(fourteen)
+    shown = run("--layers", "all", "--select", "holdout", quick=("--limit", "14"))
     assert shown.exit_code == 0
-    record, arrays = only("honest")
+    record, arrays = only()
     assert record.id != usual.id and record.metrics["selected_on"] == "holdout"
     assert record.metrics["chosen"] == usual.metrics["chosen"]
     assert record.metrics["corloc"] == usual.metrics["chosen"]["holdout"]["corloc"]
@@ -136,13 +146,12 @@ def test_one_image_is_too_few_to_choose_on(run):
     assert "counts_holdout" not in arrays
 
 
-def test_all_layers_at_once_are_each_layer_alone(run, seen):
-    how = ("--limit", "6", "--size", "40x56")
-    assert run("--layers", "all", "--out", "all", quick=how).exit_code == 0
-    assert seen == [(6, (0, 1, 2))]  # one pass, all in one batch
+def test_all_layers_at_once_are_each_layer_alone(opened, seen):
+    carry_out(opened(layers="all", out="all", limit=4))
+    assert seen == [(4, (0, 1, 2))]  # one pass, all in one batch
     whole, arrays = only("all")
     for block in range(3):
-        assert run("--layers", block, "--out", f"b{block}", quick=how).exit_code == 0
+        carry_out(opened(layers=str(block), out=f"b{block}", limit=4))
         record, mine = only(f"b{block}")
         assert record.metrics["blocks"] == [whole.metrics["blocks"][block]]
         assert record.metrics["chosen"] == {} and record.metrics["selected_on"] is None
@@ -150,49 +159,43 @@ def test_all_layers_at_once_are_each_layer_alone(run, seen):
         assert record.metrics["block"] == block and "counts_val" not in mine
         for name in ("boxes", "score", "ious", "tokens", "solver"):
             assert np.array_equal(mine[name][:, 0], arrays[name][:, block]), name
-    assert run("--layers", "1,-1", "--out", "two", quick=how).exit_code == 0
+    carry_out(opened(layers="1,-1", out="two", limit=4))
     record, _ = only("two")
     assert record.features["blocks"] == [1, 2]
     assert record.metrics["blocks"] == whole.metrics["blocks"][1:]
 
 
-def test_blocks_by_other_names_are_one_record(run):
-    assert run("--layers", "last").exit_code == 0
-    assert "done before" in run("--layers", "-1").stderr
-    assert "done before" in run("--layers", "2").stderr and len(records()) == 1
-
-
-def test_json_on_stdout_is_the_record(run):
-    shown = run("--json")
+def test_json_on_stdout_is_the_record(run, twelve):
+    shown = run("--json", dataset=twelve)
     found = json.loads(shown.stdout)  # nothing else stands there
     assert found == json.loads(Path("results", f"{found['id']}.json").read_text())
-    assert run("--json", "--quiet", "--force").stderr == ""
+    assert run("--json", "--quiet", "--force", dataset=twelve).stderr == ""
 
 
-def test_the_same_twice_is_done_once(run, monkeypatch):
-    first = run("--layers", "all")
+def test_the_same_twice_is_done_once(run, twelve, monkeypatch):
+    first = run("--layers", "all", dataset=twelve)
     monkeypatch.setattr(Extractor, "run", None)  # nothing is computed again
-    again = run("--layers", "all")
-    assert again.exit_code == 0 and "done before" in again.stderr
+    again = run("--layers", "all", dataset=twelve)
+    assert again.exit_code == 0 and "record exists" in again.stderr
     assert again.stdout == first.stdout
-    assert run("--layers", "all", "--force").exit_code == 1  # it would have been
+    assert run("--layers", "all", "--force", dataset=twelve).exit_code == 1  # it would have been
 
 
-def test_force_does_it_again(run):
-    assert run().exit_code == 0
+def test_force_does_it_again(opened, caplog):
+    carry_out(opened())
     record, arrays = only()
     path = Path("results", f"{record.id}.json")
     path.write_text(path.read_text().replace('"tau": 0.2', '"tau": 0.9'))
-    shown = run("--force")
-    assert shown.exit_code == 0 and "done before" not in shown.stderr
+    carry_out(opened(force=True))
+    assert "record exists" not in caplog.text
     again, others = only()
     assert stable(again, others) == stable(record, arrays)
     assert again.timing["images_computed"] == 12
 
 
 @pytest.mark.parametrize("what", ["record", "end of the arrays", "middle of the arrays"])
-def test_a_damaged_record_is_made_anew(run, what):
-    assert run().exit_code == 0
+def test_a_damaged_record_is_made_anew(opened, caplog, what):
+    carry_out(opened())
     record, arrays = only()
     path = Path("results", f"{record.id}.{'json' if what == 'record' else 'npz'}")
     content = bytearray(path.read_bytes())
@@ -201,9 +204,8 @@ def test_a_damaged_record_is_made_anew(run, what):
     else:
         del content[-30:]
     path.write_bytes(content)
-    shown = run()
-    assert shown.exit_code == 0, shown.stderr
-    assert "damaged" in shown.stderr and "warning" in shown.stderr
+    carry_out(opened())
+    assert "damaged" in caplog.text and "WARNING" in caplog.text
     assert stable(*only()) == stable(record, arrays)
 
 
@@ -213,41 +215,42 @@ def flip(content):
     content[30 + sum(lengths)] |= 6
 
 
-def test_what_matters_is_another_record(run):
-    base = ("--limit", "4", "--size", "40x56", "--layers", "all")
-    assert run(quick=base).exit_code == 0
-    for more in (
-        ("--tau", "0.3"), ("--eps", "1e-4"), ("--feature", "queries"), ("--layers", "0,1"),
-        ("--method", "lost"), ("--size", "56x40"), ("--size", "short:40"), ("--no-hard",),
-        ("--split", "train"), ("--score", "masks"), ("--precision", "bf16"), ("--limit", "3"),
-        ("--select", "holdout"),
-    ):  # fmt: skip
-        before = len(records())
-        shown = run(*more, quick=base)
-        assert shown.exit_code == 0, shown.stderr
-        assert len(records()) == before + 1, more
+def test_what_matters_is_another_record(opened):
+    base = {"dataset": "shapes", "limit": 4, "layers": "all"}
+    others = [
+        opened(**(base | more)).id
+        for more in (
+            {}, {"tau": 0.3}, {"eps": 1e-4}, {"feature": "queries"}, {"layers": "0,1"},
+            {"method": "lost"}, {"size": "56x40"}, {"size": "short:40"}, {"hard": False},
+            {"split": "train"}, {"score": "masks"}, {"precision": "bf16"}, {"limit": 3},
+            {"select": "holdout"},
+        )
+    ]  # fmt: skip
+    assert len(set(others)) == len(others)
 
 
-def test_what_does_not_matter_is_the_same_record(run, monkeypatch):
-    base = ("--limit", "4", "--size", "40x56")
-    assert run(quick=base).exit_code == 0
+def test_what_does_not_matter_is_the_same_record(opened, run, twelve, monkeypatch):
+    carry_out(opened())
     record, arrays = only()
     for more in (
-        ("--batch-size", "1"), ("--workers", "1"), ("--pictures", "1"), ("--cache", "elsewhere"),
-        ("--no-cache",), ("--layers", "2"), ("--precision", "fp32"), ("--resize", "40x56"),
-        ("--select", "holdout"), ("--label", "epoch=7"), ("--hard",), ("--score", "boxes"),
+        {"batch_size": 1}, {"workers": 1}, {"pictures": 1}, {"cache": "elsewhere"},
+        {"in_memory": True}, {"layers": "2"}, {"layers": "-1"}, {"precision": "fp32"},
+        {"size": "40X56"}, {"select": "holdout"}, {"labels": {"epoch": 7}}, {"hard": True},
+        {"score": "boxes"}, {"out": "x"}, {"limit": 12},
     ):  # fmt: skip
-        shown = run(*more, quick=base)
-        assert shown.exit_code == 0 and "done before" in shown.stderr, more
-    assert run("--batch-size", "1", "--out", "x", quick=base).exit_code == 0
+        assert opened(**more).id == record.id, more
+    carry_out(opened(batch_size=1, out="x"))
     other, theirs = only("x")
     assert other.id == record.id and np.array_equal(theirs["boxes"], arrays["boxes"])
+    monkeypatch.setattr(Extractor, "run", None)  # nothing is computed again
+    shown = run("--resize", "40x56", "--label", "epoch=7", dataset=twelve, quick=())
+    assert shown.exit_code == 0 and "record exists" in shown.stderr, shown.stderr
     assert only()[0].checkpoint["epoch"] == 7
 
 
-def test_tokencut_and_lost_in_a_table_and_compared(run, cli):
-    assert run("--layers", "all").exit_code == 0
-    assert run("--layers", "all", "--method", "lost").exit_code == 0
+def test_tokencut_and_lost_in_a_table_and_compared(opened, cli):
+    for method in ("tokencut", "lost"):
+        carry_out(opened(layers="all", method=method))
     found = {record.protocol["method"]: record for record in records()}
     made = cli("table", "results", "--format", "csv")
     assert made.exit_code == 0, made.stderr
@@ -260,9 +263,9 @@ def test_tokencut_and_lost_in_a_table_and_compared(run, cli):
     difference = other.metrics["corloc"] - one.metrics["corloc"]
     assert pair["difference"] == pytest.approx(difference)
     assert cli("compare", "results", one.id, other.id).exit_code == 0
-    honest = cli("compare", "results", one.id, other.id, "--select", "holdout", "--json")
+    unbiased = cli("compare", "results", one.id, other.id, "--select", "holdout", "--json")
     values = [record.metrics["chosen"]["holdout"]["corloc"] for record in (one, other)]
-    assert json.loads(honest.stdout)[0]["difference"] == pytest.approx(values[1] - values[0])
+    assert json.loads(unbiased.stdout)[0]["difference"] == pytest.approx(values[1] - values[0])
 
 
 def test_a_page_of_records_with_pictures(run, cli):
@@ -273,8 +276,9 @@ def test_a_page_of_records_with_pictures(run, cli):
 
 
 def test_python_twin(run, ckpt):
-    assert run("--layers", "all", "--feature", "values", "--no-hard").exit_code == 0
-    options = {"layers": "all", "feature": "values", "hard": False, "size": "40x56", "limit": 12}
+    how = ("--size", "40x56", "--limit", "4", "--layers", "all", "--feature", "values", "--no-hard")
+    assert run(quick=how).exit_code == 0
+    options = {"layers": "all", "feature": "values", "hard": False, "size": "40x56", "limit": 4}
     result = package.tokencut(ckpt, "shapes", out="python", residual="skip", **options)
     assert stable(*only("python")) == stable(*only())
     assert result == only("python")[0]
