@@ -36,12 +36,13 @@ class CheckSettings(ResultsSettings):
     update: bool = setting(False, help="Write these scores as the baseline.", panel=CHECK)
     prune: bool = setting(False, help="With --update: drop scores without a record.", panel=CHECK)
     tolerance: float | None = setting(
-        None, help="Points below that still pass.", parse=parsers.amount, panel=CHECK, metavar="POINTS",
-        default_text="0.5",
+        None, help="Points below that still pass.", parse=parsers.amount, panel=CHECK,
+        metavar="POINTS", default_text="0.5",
     )  # fmt: skip
     sigma: float | None = setting(
         None, help="Instead: tolerance in standard deviations over seeds (`skipbench calibrate`). "
-        "2.8 is two deviations of the difference of two runs.", parse=parsers.amount, panel=CHECK, metavar="N",
+        "2.8 is two deviations of the difference of two runs.", parse=parsers.amount, panel=CHECK,
+        metavar="N",
     )  # fmt: skip
     paired: bool = setting(
         False, help="Instead: fail if the paired 95 % interval over images lies below 0. With "

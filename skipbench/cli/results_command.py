@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class ShowSettings(Settings):
     id: str = setting(
-        help="Record id, its beginning, or a file.", parse=parsers.text, panel=RECORDS, metavar="ID",
-        argument=True,
+        help="Record id, its beginning, or a file.", parse=parsers.text, panel=RECORDS,
+        metavar="ID", argument=True,
     )  # fmt: skip
     results: tuple[str, ...] = setting(
         ("results",), help="Folder of records. Repeatable.", parse=parsers.texts, panel=RECORDS,

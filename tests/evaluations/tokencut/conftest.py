@@ -1,7 +1,5 @@
 """Object discovery on a few tiny images, in this process."""
 
-import logging
-
 import pytest
 import torch
 from plain_tokencut import PATCH, boxed_folder
@@ -20,13 +18,6 @@ def one_thread_of_blas():
     """Its threads and torch's wait for each other, a hundred times longer than the work takes."""
     with threadpool_limits(1, user_api="blas"):
         yield
-
-
-@pytest.fixture(autouse=True)
-def quiet_log():
-    yield
-    logging.getLogger("skipbench").handlers = []
-    logging.getLogger("skipbench").propagate = True
 
 
 @pytest.fixture(scope="session")

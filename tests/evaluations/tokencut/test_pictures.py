@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("nowhere_else")
 
 
 @pytest.mark.parametrize("method", ["tokencut", "lost"])
-def test_pictures_of_what_was_done_before(run, method):
+def test_pictures_of_what_was_done_before(run, cli, method):
     how = ("--limit", "6", "--layers", "all", "--method", method)
     assert run(quick=how).exit_code == 0
     shown = run("--pictures", "3", quick=how)
@@ -38,6 +38,8 @@ def test_pictures_of_what_was_done_before(run, method):
         for file in (tile["shared"] | tile["own"]).values():
             with Image.open(folder / "tiles" / file) as image:
                 assert image.height == 224 and image.width != image.height
+    assert cli("report", "results", "--out", "page.html").exit_code == 0
+    assert "CorLoc" in Path("page.html").read_text()
 
 
 def test_more_pictures_than_images_and_masks(run):
@@ -159,3 +161,8 @@ def test_python_finds_objects_in_pictures(ckpt):
     paths = [Path("photos", "two.png")]
     assert package.find_objects(ckpt, paths, out="x", residual="skip") == Path("x")
     assert [row["image"] for row in table("x/objects.csv")] == ["two.png"]
+
+
+def test_python_refuses_what_it_does_not_know(ckpt):
+    with pytest.raises(TypeError, match="'taus'"):
+        package.find_objects(ckpt, "photos", taus=0.2)

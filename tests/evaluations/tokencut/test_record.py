@@ -165,13 +165,6 @@ def test_all_layers_at_once_are_each_layer_alone(opened, seen):
     assert record.metrics["blocks"] == whole.metrics["blocks"][1:]
 
 
-def test_json_on_stdout_is_the_record(run, twelve):
-    shown = run("--json", dataset=twelve)
-    found = json.loads(shown.stdout)  # nothing else stands there
-    assert found == json.loads(Path("results", f"{found['id']}.json").read_text())
-    assert run("--json", "--quiet", "--force", dataset=twelve).stderr == ""
-
-
 def test_the_same_twice_is_done_once(run, twelve, monkeypatch):
     first = run("--layers", "all", dataset=twelve)
     monkeypatch.setattr(Extractor, "run", None)  # nothing is computed again
@@ -268,22 +261,11 @@ def test_tokencut_and_lost_in_a_table_and_compared(opened, cli):
     assert json.loads(unbiased.stdout)[0]["difference"] == pytest.approx(values[1] - values[0])
 
 
-def test_a_page_of_records_with_pictures(run, cli):
-    assert run("--layers", "all", "--pictures", "2").exit_code == 0
-    shown = cli("report", "results", "--output", "page.html")
-    assert shown.exit_code == 0, shown.stderr
-    assert "CorLoc" in Path("page.html").read_text()
-
-
-def test_python_twin(run, ckpt):
-    how = ("--size", "40x56", "--limit", "4", "--layers", "all", "--feature", "values", "--no-hard")
-    assert run(quick=how).exit_code == 0
-    options = {"layers": "all", "feature": "values", "hard": False, "size": "40x56", "limit": 4}
-    result = package.tokencut(ckpt, "shapes", out="python", residual="skip", **options)
-    assert stable(*only("python")) == stable(*only())
-    assert result == only("python")[0]
-    other = package.tokencut(ckpt, "shapes", out="x", residual="skip", size=40, limit=2)
-    assert other.protocol["size"] == "40x40" and other.protocol["feature"] == "keys"
+def test_python_takes_numbers_and_switches(ckpt):
+    how = {"residual": "skip", "size": 40, "limit": 2, "hard": False}
+    result = package.tokencut(ckpt, "shapes", **how)
+    assert result == only()[0] and result.protocol["size"] == "40x40"
+    assert result.protocol["hard"] is False and result.protocol["feature"] == "keys"
 
 
 def test_a_record_can_be_made_again_from_what_it_says(run):
