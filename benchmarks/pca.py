@@ -1,36 +1,35 @@
-"""Components of all tokens and scores of every image, against scikit-learn.
+"""Principal components of all tokens and scores of every image, compared with scikit-learn.
 
     python benchmarks/pca.py [speed] [memory] [--images 40 400] [--rounds 5]
 
-Tokens are made once, as a feature store has them: float16, an array an image, 900 × 384, whose
-variance falls off from one direction to the next, around a mean far from zero. Every way fits 3
-components to all tokens, then gives the scores of each image and their limits of colour:
+The tokens are synthetic, in the layout of a feature store: one float16 array of 900 × 384 per
+image, with a power-law spectrum and a mean far from zero. Every variant fits 3 components to all
+tokens, then computes the scores of each image and their colour range:
 
     ours          image by image, in float64
-    sklearn       PCA(3) on the tokens in one piece; float16 is computed in float64
-    sklearn 32    the same, given float32: half the work, and fewer digits
-    step 1, 5     IncrementalPCA(3), so many images at a time; an approximation, of few images only
+    sklearn       PCA(3) on one array of all tokens; it converts float16 to float64
+    sklearn 32    the same, given float32: half the work, less precise
+    step 1, 5     IncrementalPCA(3), 1 or 5 images at a time: an approximation, up to 100 images
 
-All ways take turns in one process, every other turn in reverse order; a ratio is taken within a
-turn, and given as the median over all turns with the quartiles. Differences are from a reference in
-float64 (centred first, all eigenvectors): the largest of the components' loadings, up to sign, and
-of the shares of variance. Memory is what a fresh process takes at its peak beyond the tokens.
+The variants take turns in one process, every other turn in reverse order. Ratios are computed
+within a turn; reported is the median over all turns, with quartiles. Errors are relative to a
+float64 reference (centred first, full eigendecomposition): the largest error of a loading, up to
+sign, and of an explained-variance ratio. Memory is the peak of a fresh process, less the tokens.
 """
 
 import argparse
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from skipbench.engine.machine import wait_politely
 
-wait_politely()  # as the command does, before torch is loaded
+wait_politely()  # before torch is loaded, as the command does
 
 # ruff: noqa: E402
 import numpy as np
+from _shared import divide, quartiles, seconds
 from scipy.linalg import eigh
 from sklearn.decomposition import PCA, IncrementalPCA
 
@@ -38,22 +37,22 @@ from skipbench.engine.machine import peak_bytes
 from skipbench.evaluations.pca.method import Moments, limits, principal
 
 TOKENS, WIDTH, COMPONENTS = 900, 384, 3
-FEW = 100  # beyond that many images the slow ways are left out
+FEW = 100  # images; beyond it, the slow variants are left out
 Images = Sequence[np.ndarray]  # (tokens, width) float16 each
-Found = tuple[np.ndarray, np.ndarray]  # axes (width, components), shares (components,)
+Found = tuple[np.ndarray, np.ndarray]  # axes (width, components), explained (components,)
 
 
-def stored(count: int) -> list[np.ndarray]:
-    """Images differ in their means too. The spectrum is that of a power law."""
+def make_tokens(count: int) -> list[np.ndarray]:
+    """The mean differs from image to image, too."""
     rng = np.random.default_rng(0)
     turn = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0]
     mix = (np.arange(1, WIDTH + 1) ** -0.6)[:, None] * turn
     mean = 2 * rng.normal(size=WIDTH)
-    made = []
+    images = []
     for _ in range(count):
         spread = rng.normal(size=(TOKENS, WIDTH)) + 0.5 * rng.normal(size=WIDTH)
-        made.append((mean + spread @ mix).astype(np.float16))
-    return made
+        images.append((mean + spread @ mix).astype(np.float16))
+    return images
 
 
 def ours(images: Images) -> Found:
@@ -67,28 +66,28 @@ def ours(images: Images) -> Found:
 
 
 def sklearn(images: Images) -> Found:
-    return told(PCA(COMPONENTS).fit(np.concatenate(images)), images)
+    return with_scores(PCA(COMPONENTS).fit(np.concatenate(images)), images)
 
 
 def sklearn_32(images: Images) -> Found:
     fitted = PCA(COMPONENTS).fit(np.concatenate(images, dtype=np.float32))
-    return told(fitted, (image.astype(np.float32) for image in images))
+    return with_scores(fitted, [image.astype(np.float32) for image in images])
 
 
 def in_steps(images: Images, step: int) -> Found:
     fitted = IncrementalPCA(COMPONENTS)
     for start in range(0, len(images), step):
         fitted.partial_fit(np.concatenate(images[start : start + step]))
-    return told(fitted, images)
+    return with_scores(fitted, images)
 
 
-def told(fitted: PCA | IncrementalPCA, images: Images) -> Found:
+def with_scores(fitted: PCA | IncrementalPCA, images: Images) -> Found:
     for image in images:
         limits(fitted.transform(image))
     return fitted.components_.T, fitted.explained_variance_ratio_
 
 
-WAYS: dict[str, Callable[[Images], Found]] = {
+VARIANTS: dict[str, Callable[[Images], Found]] = {
     "ours": ours,
     "sklearn": sklearn,
     "sklearn 32": sklearn_32,
@@ -97,8 +96,8 @@ WAYS: dict[str, Callable[[Images], Found]] = {
 }
 
 
-def ways(images: int) -> list[str]:
-    return [way for way in WAYS if images <= FEW or not way.startswith("step")]
+def variants(images: int) -> list[str]:
+    return [name for name in VARIANTS if images <= FEW or not name.startswith("step")]
 
 
 def reference(images: Images) -> Found:
@@ -111,7 +110,7 @@ def reference(images: Images) -> Found:
     return axes[:, : -COMPONENTS - 1 : -1], variances[: -COMPONENTS - 1 : -1] / variances.sum()
 
 
-def difference(found: Found, exact: Found) -> tuple[float, float]:
+def error(found: Found, exact: Found) -> tuple[float, float]:
     sign = np.sign((found[0] * exact[0]).sum(0))
     return (
         float(np.abs(found[0] * sign - exact[0]).max()),
@@ -121,55 +120,48 @@ def difference(found: Found, exact: Found) -> tuple[float, float]:
 
 def speed(counts: list[int], rounds: int) -> None:
     for count in counts:
-        images = stored(count)
+        images = make_tokens(count)
         exact = reference(images)
-        names = ways(count)
-        off = {way: difference(WAYS[way](images), exact) for way in names}  # and a warm-up
-        spent: dict[str, list[float]] = {way: [] for way in names}
+        names = variants(count)
+        errors = {name: error(VARIANTS[name](images), exact) for name in names}  # warms up, too
+        spent: dict[str, list[float]] = {name: [] for name in names}
         for turn in range(rounds):
-            for way in names if turn % 2 == 0 else names[::-1]:
-                started = time.perf_counter()
-                WAYS[way](images)
-                spent[way].append(time.perf_counter() - started)
-        report(count, spent, off)
+            for name in names if turn % 2 == 0 else names[::-1]:
+                spent[name].append(seconds(VARIANTS[name], images))
+        report(count, spent, errors)
 
 
-def report(count: int, spent: dict[str, list[float]], off: dict[str, tuple[float, float]]) -> None:
+def report(
+    count: int, spent: dict[str, list[float]], errors: dict[str, tuple[float, float]]
+) -> None:
     turns = len(spent["ours"])
     print(f"\n{count} images × {TOKENS} tokens × {WIDTH} channels, {turns} turns")
-    print(f"{'':12}{'seconds':>24}{'times ours':>24}{'axes off':>11}{'shares off':>12}")
-    for way, seconds in spent.items():
-        ratios = [theirs / own for theirs, own in zip(seconds, spent["ours"], strict=True)]
-        axes, shares = off[way]
+    print(f"{'':12}{'seconds':>24}{'relative to ours':>24}{'loadings off':>14}{'ratios off':>12}")
+    for name, took in spent.items():
+        ratios = quartiles(divide(took, spent["ours"]))
+        loadings, explained = errors[name]
         print(
-            f"{way:12}{spread(seconds):>24}{spread(ratios):>24}{axes:11.1e}{shares:12.1e}",
+            f"{name:12}{quartiles(took):>24}{ratios:>24}{loadings:14.1e}{explained:12.1e}",
             flush=True,
         )
 
 
-def spread(values: list[float]) -> str:
-    if len(values) < 2:
-        return f"{values[0]:.3g}"
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.3g} ({low:.3g} to {high:.3g})"
-
-
 def memory(counts: list[int]) -> None:
-    """A fresh process for each way: what one has freed another would use again."""
+    """A fresh process each: memory that one has freed would be reused by the next."""
     for count in counts:
-        print(f"\n{count} images: peak memory beyond the stored tokens, MB")
-        for way in ways(count):
-            command = [sys.executable, __file__, "--child", way, str(count)]
+        print(f"\n{count} images: peak memory beyond the tokens, MB")
+        for name in variants(count):
+            command = [sys.executable, __file__, "--child", name, str(count)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
-            print(f"{way:12}{int(done.stdout) / 1e6:8.0f}", flush=True)
+            print(f"{name:12}{int(done.stdout) / 1e6:8.0f}", flush=True)
 
 
-def child(way: str, count: int) -> None:
-    WAYS[way](stored(5))  # libraries take their own memory on first use
-    images = stored(count)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+def child(name: str, count: int) -> None:
+    VARIANTS[name](make_tokens(5))  # libraries allocate their own memory on first use
+    images = make_tokens(count)
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = peak_bytes()
-    WAYS[way](images)
+    VARIANTS[name](images)
     print(peak_bytes() - before)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from skipbench.errors import UsageError
 from skipbench.evaluations import find_evaluation
 from skipbench.evaluations.base import Evaluation
-from skipbench.pipeline import evaluate
+from skipbench.pipeline import carry_out, open_run
 from skipbench.records import Result
 
 
@@ -19,12 +19,11 @@ def function_of(name: str) -> Callable[..., Any]:
 
     def function(*args: Any, **given: Any) -> Any:
         settings = evaluation.settings.make(_named(evaluation, args, given))
-        results = evaluate(evaluation, settings)
-        if not one:
-            return results
-        if len(results) > 1:
-            raise UsageError(f"{len(results)} records were asked for: use {name}_all")
-        return results[0]
+        run = open_run(evaluation, settings)
+        if one and len(run.cells) > 1:
+            raise UsageError(f"{len(run.cells)} records were asked for: use {name}_all")
+        results = carry_out(run)
+        return results[0] if one else results
 
     function.__name__ = function.__qualname__ = name
     returned = "Result" if one else "list of Result"

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, the cache folder, amounts of space in words."""
+"""Atomic writes, the cache folder, and amounts of space as text."""
 
 import csv
 import errno
@@ -19,7 +19,7 @@ WEIGHT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
 
 
 def ensure_writable(folder: Path) -> None:
-    """Found out before any computing, by writing."""
+    """Checked by writing, before any computing."""
     probe = folder / f".probe.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -27,7 +27,7 @@ def ensure_writable(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise ResourceError(
-            f"cannot write in {folder}: {error.strerror}. Choose another."
+            f"cannot write in {folder}: {error.strerror}. Choose another folder."
         ) from None
 
 
@@ -40,7 +40,7 @@ def user_path(text: str | Path) -> Path:
 
 
 def is_folder(path: str | Path) -> bool:
-    """False also for what is not ours to look at, or no name that a file can have."""
+    """False also without permission, or for an invalid file name."""
     try:
         return Path(path).is_dir()
     except OSError:
@@ -57,7 +57,7 @@ def ensure_space(need: int, folder: Path, what: str) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """The file appears whole or not at all, also when the machine goes down."""
+    """Atomic: the file appears complete or not at all, even if the machine crashes."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.partial")
     try:
         with partial.open("wb") as file:
@@ -71,14 +71,14 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_csv(path: Path, rows: Iterable[Iterable[object]]) -> None:
-    """File names in it may be no text at all."""
+    """File names in it may be invalid UTF-8."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_whole(path, text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def unlike(words: Iterable[str], taken: Iterable[str] = (), form: str = "{}_{}") -> list[str]:
-    """Each as it is, or with the first number that makes it another than all before it."""
+    """Each word, with a number added where it would repeat an earlier one."""
     used, found = set(taken), []
     for word in words:
         numbered = (form.format(word, number) for number in count(2))
@@ -100,8 +100,8 @@ def append_line(path: Path, line: str) -> None:
 def _write_error(path: Path, error: OSError) -> ResourceError:
     if error.errno in DISK_FULL:
         return ResourceError(
-            f"disk full while writing {path.parent}.\nWhat was stored is sound: free some space "
-            "(see `skipbench cache`) and run the same command; it goes on from there."
+            f"disk full while writing {path.parent}.\nFinished work is intact: free some space "
+            "(see `skipbench cache`) and run the same command; it resumes."
         )
     return ResourceError(f"cannot write {path}: {error.strerror}")
 
@@ -137,15 +137,15 @@ def parse_bytes(text: str) -> int:
     try:
         return int(float(number) * units[unit])
     except (KeyError, ValueError):
-        raise UsageError(f"{text!r} is no amount of space; give for example 50GB") from None
+        raise UsageError(f"{text!r}: expected an amount of space such as 50GB") from None
 
 
 def missing_checkpoint(path: Path) -> str:
-    """What to say of a weights file that is not there. (Here, so that it is said without torch.)"""
+    """The message for a missing weights file. (Here, so that it does not need torch.)"""
     message = f"no checkpoint at {path}."
     if not path.parent.is_dir():
         return f"{message} The folder {path.parent} does not exist either."
     there = sorted(p.name for p in path.parent.iterdir() if p.suffix in WEIGHT_SUFFIXES)
     if not there:
-        return f"{message} No weights file lies in {path.parent}."
+        return f"{message} {path.parent} contains no weights files."
     return f"{message}{did_you_mean(path.name, there)}\nIn that folder: {some_of(there)}"

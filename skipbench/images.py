@@ -1,8 +1,8 @@
 """Decode, resize, pad and normalise an image together with its mask or boxes.
 
-HWC uint8 RGB in the middle, NCHW float32 at the end. Whatever an image file holds, it becomes 8-bit
-RGB: EXIF rotation applied (to its mask and boxes too), palettes looked up, grey copied to three
-channels, CMYK converted, 16 bits scaled to 8, alpha dropped. A mask keeps the numbers it holds.
+Images are HWC uint8 RGB, and NCHW float32 for the model. Every file becomes 8-bit RGB: EXIF
+orientation applied (to mask and boxes too), palettes looked up, grey copied to three channels, CMYK
+converted, 16 bits scaled to 8, alpha dropped. A mask keeps its values.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ from skipbench.records import Side, Size
 if TYPE_CHECKING:
     import torch
 
-# Stored features carry this number: raise it whenever a pixel that reaches the model changes.
+# Part of the key of stored features: raise it whenever a pixel that reaches the model changes.
 TRANSFORM_VERSION = 2  # 2: bilinear instead of bicubic
 
-# Bombs are caught by MOST_PIXELS; below that, a warning for each large photograph helps nobody.
+# Decompression bombs are caught by MOST_PIXELS; large photographs need no warning.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
-IGNORED = 255  # in every mask that is handed out: a pixel that counts for nothing
+IGNORED = 255  # in decoded masks: a pixel that is not scored
 
 MEAN_RGB = (0.485, 0.456, 0.406)
 STD_RGB = (0.229, 0.224, 0.225)
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".gif"})
-MOST_PIXELS = 180_000_000  # beyond this a file is taken for a decompression bomb
+MOST_PIXELS = 180_000_000  # more is taken for a decompression bomb
 
 
 class Picture(Protocol):
@@ -68,16 +68,16 @@ class ImageItem:
         return read_size(self.path)
 
     def mark(self) -> str:
-        """Its length and time of change."""
+        """Its size and modification time."""
         try:
             stat = self.path.stat()
         except OSError:
-            raise DataError(f"image is gone: {self.path}") from None
+            raise DataError(f"image disappeared: {self.path}") from None
         return f"{stat.st_size} {stat.st_mtime_ns}"
 
 
 def fingerprint(pictures: Iterable[Picture]) -> str:
-    """Of what is to be read: names and marks, in order."""
+    """Of the names and marks of images, in order."""
     digest = hashlib.sha256()
     for picture in pictures:
         digest.update(os.fsencode(f"{picture.name}\0{picture.mark()}\n"))
@@ -85,9 +85,9 @@ def fingerprint(pictures: Iterable[Picture]) -> str:
 
 
 def find_images(sources: Iterable[str | Path | ImageItem]) -> tuple[ImageItem, ...]:
-    """Files as given, folders walked in the order of their names; a file given twice counts once.
+    """Files as given, and the images below folders, sorted by name; duplicates count once.
 
-    The name is the path below the folder given, so that moving the folder changes nothing.
+    The name is the path relative to the folder given, so moving the folder changes nothing.
     """
     found: dict[tuple[str, str], ImageItem] = {}
     real = cache(os.path.realpath)
@@ -114,7 +114,7 @@ def _items_at(source: Path) -> list[ImageItem]:
 
 
 def walk_images(folder: Path) -> list[str]:
-    """The image files below a folder, by their paths from there, sorted; hidden ones left out."""
+    """The image files below a folder, by relative path, sorted; hidden ones are left out."""
     found = []
     for place, folders, files in os.walk(folder, onerror=_cannot_walk):
         folders[:] = [name for name in folders if name[0] != "."]
@@ -147,7 +147,7 @@ def parse_size(text: str) -> Size:
             return Side(which, int(number))  # type: ignore[arg-type]
         if not colon and len(parts) <= 2:
             return int(parts[0]), int(parts[-1])
-    raise UsageError(f"size {text!r}: give N, HEIGHTxWIDTH, short:N, long:N or native")
+    raise UsageError(f"size {text!r}: expected N, HEIGHTxWIDTH, short:N, long:N or native")
 
 
 def _is_count(text: str) -> bool:
@@ -155,14 +155,14 @@ def _is_count(text: str) -> bool:
 
 
 def size_name(size: Size) -> str:
-    """As `parse_size` takes it."""
+    """The inverse of `parse_size`."""
     if size is None:
         return "native"
     return f"{size.which}:{size.pixels}" if isinstance(size, Side) else f"{size[0]}x{size[1]}"
 
 
 def target_hw(size_hw: tuple[int, int], size: Size) -> tuple[int, int]:
-    """What an image of this height and width becomes."""
+    """Height and width of an image after resizing."""
     if size is None:
         return size_hw
     if not isinstance(size, Side):
@@ -179,29 +179,31 @@ def padded(size_hw: tuple[int, int], patch: int) -> tuple[int, int]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    """The file, its header read. What goes wrong inside is told with its name."""
+    """The file, with its header read. Errors inside the block name the file."""
     try:
-        # As a file, not by its name: Pillow would map some, and turn those wrongly.
+        # Opened as a file: by name, Pillow would memory-map some, and rotate those wrongly.
         with path.open("rb") as file, Image.open(file) as image:
             if image.width * image.height > MOST_PIXELS:
-                raise _bad(path, f"{image.width}×{image.height} pixels; not decoded (a bomb?)")
+                raise _bad(
+                    path, f"{image.width}×{image.height} pixels; not decoded (decompression bomb?)"
+                )
             yield image
     except FileNotFoundError:
-        raise DataError(f"image is gone: {path}") from None
+        raise DataError(f"image disappeared: {path}") from None
     except Image.DecompressionBombError:
-        raise _bad(path, "more pixels than any photograph; not decoded") from None
+        raise _bad(path, "too many pixels; not decoded (decompression bomb?)") from None
     except Image.UnidentifiedImageError:
-        raise _bad(path, "not an image that can be read") from None
+        raise _bad(path, "not a readable image") from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:
-        if isinstance(error, OSError) and error.errno:  # the system's word, not the decoder's
+        if isinstance(error, OSError) and error.errno:  # from the system, not from the decoder
             raise DataError(f"cannot read {path}: {error.strerror}") from None
         raise _bad(path, f"truncated or damaged ({error})") from None
 
 
 def _bad(path: Path, what: str) -> DataError:
     return DataError(
-        f"{path}: {what}.\nFetch it again, or leave it out: `extract` and evaluations take "
-        "--skip-bad 1."
+        f"{path}: {what}.\nDownload it again, or leave it out with --skip-bad 1 (`extract` and "
+        "evaluations)."
     )
 
 
@@ -217,7 +219,7 @@ def read_header(path: Path) -> tuple[tuple[int, int], int]:
         orientation = _orientation(image)
         if image.format != "TIFF":
             return (image.height, image.width), orientation
-        image.load()  # Pillow turns these itself; only now is their size sure to be the turned one
+        image.load()  # Pillow rotates these itself, and only now their size is that of the result
         turned = _TURNS[orientation].transpose
         return (image.width, image.height) if turned else (image.height, image.width), orientation
 
@@ -244,20 +246,20 @@ def _shown(
 def _to_rgb(image: Image.Image) -> np.ndarray:
     """HWC uint8."""
     if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
-        raise ValueError(f"pixels of mode {image.mode} have no range that is known")
+        raise ValueError(f"pixels of mode {image.mode} have an unknown range")
     if image.mode.startswith("I"):
-        # 16-bit grey, which Pillow clips at 255 instead of scaling it.
+        # 16-bit grey, which Pillow would clip at 255 instead of scaling.
         grey = (np.asarray(image).astype(np.float64) / 257.0).round().clip(0, 255)
         return np.repeat(grey.astype(np.uint8)[..., None], 3, axis=2)
     return np.asarray(image.convert("RGB"))
 
 
 def read_mask(path: Path, of: Path | None = None) -> np.ndarray:
-    """HW integers as stored: palette indices, grey values of 1 to 16 bits, or the one value that
-    all channels of a pixel have, where grey was saved as RGB.
+    """HW integers as stored: palette indices, grey values of 1 to 16 bits, or the common value of
+    all channels, where grey was saved as RGB.
 
-    of: its image. The mask is turned as the image's EXIF says, unless only the turned image has
-    its size (it was drawn on the picture as shown) or it has an orientation of its own.
+    of: its image. The mask is rotated by the image's EXIF orientation, unless only the rotated
+    image has its size (it was annotated on the image as shown) or it has an orientation itself.
     """
     if not path.exists():
         raise DataError(f"mask is missing: {path}" + (f" (for {of})" if of else ""))
@@ -265,7 +267,7 @@ def read_mask(path: Path, of: Path | None = None) -> np.ndarray:
         single = image.mode in ("P", "L", "1", "I") or image.mode.startswith("I;16")
         if not single and not _is_grey(image):
             raise DataError(
-                f"{path}: colours ({image.mode}), where a mask has one number for each pixel.\n"
+                f"{path}: a colour image ({image.mode}); a mask has one number for each pixel.\n"
                 "Save it as palette or grey PNG whose values are the classes."
             )
         spread = _spread(image)
@@ -287,9 +289,9 @@ def read_mask(path: Path, of: Path | None = None) -> np.ndarray:
 
 
 def _is_grey(image: Image.Image) -> bool:
-    """Whether its channels are one number, three times: 8 bits each, and opaque."""
+    """Whether all channels are equal: 8 bits each, and opaque."""
     if image.mode not in ("RGB", "RGBA", "LA") or ";16" in _packing(image):
-        return False  # of 16 bits Pillow keeps 8
+        return False  # Pillow keeps 8 of 16 bits
     channels = np.asarray(image)
     colours = channels if image.mode == "RGB" else channels[..., :-1]
     opaque = image.mode == "RGB" or (channels[..., -1] == 255).all()
@@ -297,12 +299,12 @@ def _is_grey(image: Image.Image) -> bool:
 
 
 def _spread(image: Image.Image) -> int:
-    """By how much Pillow will multiply grey values of 2 and 4 bits. Asked before it decodes."""
+    """The factor by which Pillow multiplies grey values of 2 and 4 bits. Call before decoding."""
     return {"L;2": 85, "L;4": 17}.get(_packing(image), 1) if image.mode == "L" else 1
 
 
 def _packing(image: Image.Image) -> str:
-    """How the file holds a pixel, in Pillow's words. Known until it is decoded."""
+    """Pixel format of the file, as Pillow calls it. Call before decoding."""
     tiles = getattr(image, "tile", None)
     return str(tiles[0][3]) if tiles else ""
 
@@ -314,7 +316,7 @@ def _numbers(image: Image.Image) -> np.ndarray:
 
 
 class _Turn(NamedTuple):
-    """From the picture as stored to the picture as shown: transpose, then flip."""
+    """From the image as stored to the image as shown: transpose, then flip."""
 
     transpose: bool
     left_right: bool
@@ -342,7 +344,7 @@ def turn(pixels: np.ndarray, orientation: int) -> np.ndarray:
 
 
 def turn_boxes(boxes_xyxy: np.ndarray, size_hw: tuple[int, int], orientation: int) -> np.ndarray:
-    """(n, 4) half-open boxes on the picture as stored, of this size → on the picture as shown."""
+    """(n, 4) half-open boxes on the image as stored, of this size → on the image as shown."""
     how = _TURNS[orientation]
     x0, y0, x1, y1 = boxes_xyxy.T
     height, width = size_hw
@@ -356,7 +358,7 @@ def turn_boxes(boxes_xyxy: np.ndarray, size_hw: tuple[int, int], orientation: in
 
 
 def resize(pixels: np.ndarray, size_hw: tuple[int, int]) -> np.ndarray:
-    """HWC uint8; bilinear, antialiased, rounded to 8 bits (what Pillow and torchvision do)."""
+    """HWC uint8; bilinear, antialiased, rounded to 8 bits (as Pillow and torchvision do)."""
     if pixels.shape[:2] == size_hw:
         return pixels
     image = Image.fromarray(np.ascontiguousarray(pixels))
@@ -364,9 +366,9 @@ def resize(pixels: np.ndarray, size_hw: tuple[int, int]) -> np.ndarray:
 
 
 def resize_mask(mask: np.ndarray, size_hw: tuple[int, int]) -> np.ndarray:
-    """HW; each pixel takes the label under its centre."""
+    """HW; each pixel takes the label at its centre."""
     rows, columns = (
-        (2 * np.arange(new) + 1) * old // (2 * new)  # in whole numbers: no centre is rounded
+        (2 * np.arange(new) + 1) * old // (2 * new)  # in integers, so that no centre is rounded
         for new, old in zip(size_hw, mask.shape, strict=True)
     )
     return mask[rows[:, None], columns]
@@ -375,13 +377,13 @@ def resize_mask(mask: np.ndarray, size_hw: tuple[int, int]) -> np.ndarray:
 def resize_boxes(
     boxes_xyxy: np.ndarray, old_hw: tuple[int, int], new_hw: tuple[int, int]
 ) -> np.ndarray:
-    """(n, 4) float64, by the very factors of the image."""
+    """(n, 4) float64, scaled by the same factors as the image."""
     down, right = new_hw[0] / old_hw[0], new_hw[1] / old_hw[1]
     return boxes_xyxy * [right, down, right, down]
 
 
 def pad_mask(mask: np.ndarray, patch: int, fill: int = IGNORED) -> np.ndarray:
-    """Filled to whole patches on the right and at the bottom, as `stack` pads images."""
+    """Padded to whole patches on the right and at the bottom, as `stack` pads images."""
     height, width = padded(mask.shape, patch)
     missing = ((0, height - mask.shape[0]), (0, width - mask.shape[1]))
     return np.pad(mask, missing, constant_values=fill)
@@ -414,7 +416,7 @@ def normalise(batch: "torch.Tensor", sizes_hw: Sequence[tuple[int, int]]) -> "to
 
 
 def embedded_photographs(size_hw: tuple[int, int]) -> "torch.Tensor":
-    """Four photographs that come with scikit-image (a cat, a cup, a face, a rocket), normalised."""
+    """Four photographs shipped with scikit-image (cat, cup, face, rocket), normalised."""
     from skimage import data
 
     height, width = size_hw

@@ -7,7 +7,7 @@ from skipbench.settings import flag_of
 from skipbench.settings.parsers import InvalidError
 
 SMALL = {
-    "size": "64x80", "limit": 5, "seeds": [0, 1], "epochs": 2, "pictures": 0, "device": "cpu",
+    "size": "64x80", "limit": 4, "seeds": [0, 1], "epochs": 2, "pictures": 0, "device": "cpu",
 }  # fmt: skip
 WORDS = ["?!", " ", "-7", "1e99"]
 VALUES = [1, 2, 3, 0.5, "48x64", True, False, "1MB", "cpu", "cuda:7"]

@@ -1,4 +1,4 @@
-"""Commands in processes of their own: fresh ones, forked ones that are killed, ones in a terminal."""
+"""Commands in processes of their own: fresh, forked and killed, or in a terminal."""
 
 import multiprocessing
 import os
@@ -68,12 +68,15 @@ def in_terminal(arguments, environment):
 
 class Forked:
     """`skipbench ARGUMENTS` in a folder. Killed (-9) before a file is renamed for the so many-th
-    time: everything that skipbench keeps is renamed into its place."""
+    time: everything that skipbench keeps is renamed into its place.
 
-    def __init__(self, arguments, folder, killed_at=None):
+    by: another signal; into: a folder, where only what is renamed into it counts.
+    """
+
+    def __init__(self, arguments, folder, killed_at=None, by=signal.SIGKILL, into="/"):
         folder.mkdir(exist_ok=True)
         self.log, self.renames = folder / "output.txt", folder / "renames.txt"
-        known = (list(map(str, arguments)), folder, self.log, self.renames, killed_at)
+        known = (list(map(str, arguments)), folder, self.log, self.renames, killed_at, by, into)
         self.process = FORKS.Process(target=_run, args=known)
         self.process.start()
 
@@ -92,7 +95,7 @@ class Forked:
         return self.renames.stat().st_size
 
 
-def _run(arguments, folder, log, renames, killed_at):
+def _run(arguments, folder, log, renames, killed_at, by, into):
     os.chdir(folder)
     os.environ["SKIPBENCH_CACHE"] = str(Path(folder, "cache"))
     written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -103,10 +106,10 @@ def _run(arguments, folder, log, renames, killed_at):
 
     def watch(event, values):
         nonlocal left
-        if event == "os.rename":
+        if event == "os.rename" and Path(values[1]).absolute().is_relative_to(into):
             os.write(counter, b".")
             if left is not None and (left := left - 1) == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), by)
 
     sys.addaudithook(watch)
     sys.argv = ["skipbench", *arguments]

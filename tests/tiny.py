@@ -3,10 +3,6 @@
 Also what their figures are by plain code. Nothing is square, and no size is whole patches.
 """
 
-import json
-import signal
-import subprocess
-import sys
 from functools import cached_property
 from pathlib import Path
 
@@ -14,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import trees
-from conftest import clean_environment, lasting
+from conftest import lasting
 from PIL import Image
 from torch.nn.functional import grid_sample, interpolate
 
@@ -164,40 +160,6 @@ def interrupted(monkeypatch, owner, name, at, before=False):
         return found
 
     monkeypatch.setattr(owner, name, stopping)
-
-
-KILLED = """\
-import json, os, signal, sys
-sys.path.insert(0, {tests!r})
-from tiny import open_one
-from skipbench.engine import vectors
-from skipbench.pipeline import carry_out
-owner, name, at = {owner}, {name!r}, {at}
-plain = getattr(owner, name)
-def killing(*arguments, **options):
-    global at
-    at -= 1
-    if not at:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return plain(*arguments, **options)
-setattr(owner, name, killing)
-run = open_one({evaluation!r}, json.loads({given!r}))
-run.shard_images = 2
-carry_out(run)
-"""
-
-
-def killed(home, evaluation, owner, name, at, **more):
-    """kill -9 when this is called for the n-th time, in a process of its own."""
-    code = KILLED.format(
-        tests=str(Path(__file__).parent), owner=owner, name=name, at=at, evaluation=evaluation,
-        given=json.dumps(home.given(**more)),
-    )  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=clean_environment(Path.cwd()), capture_output=True,
-        timeout=120,
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 # -- suites

@@ -1,12 +1,12 @@
 """Skip or skipless? Both variants load the same weights; only one of them works.
 
 Run without residuals, weights that were trained with them collapse: within a few blocks all tokens
-of an image become one vector. Run with residuals, weights made for skipless blocks blow up: one
-block's output is many times larger than the stream it is added to. So each variant is run on a
-few photographs and its tokens are looked at after every block.
+of an image become one vector. Run with residuals, weights of a skipless model blow up: the output
+of one block is many times larger than the stream it is added to. So both variants are run on a few
+photographs, and their tokens are examined after every block.
 
-Effective rank alone would be fooled: what is left of collapsed tokens after centring is rounding
-noise, which has full rank. Hence the spread, the deviation over tokens relative to their norm.
+Effective rank alone would be misleading: centred, collapsed tokens are rounding noise, which has
+full rank. Hence the spread: the deviation over tokens relative to their norm.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from skipbench.errors import NumbersError
 from skipbench.images import embedded_photographs
 from skipbench.records import BlockHealth, CheckpointFacts, Residual, VariantHealth, Verdict
 
-GRID_HW = (12, 16)  # patches of the photographs: enough to see, cheap, and not square
+GRID_HW = (12, 16)  # patches of the photographs: enough, cheap, and not square
 
 # Share of the spread that a block keeps, as the geometric mean over the first four blocks.
 # Measured: 0.17 or less for DINOv2 ViT-S and default-initialised ViTs run skipless, 0.57 or more
@@ -30,7 +30,7 @@ LEAST_RETENTION = 0.33
 # Growth of the norm in one block. Measured: at most 4.2 in DINOv2 ViT-S, 13 or more in the first
 # block of skipless ViTs run with residuals.
 MOST_GROWTH = 8.0
-# Below this spread the features of the last block tell hardly anything apart.
+# Below this spread the features hardly differ between tokens.
 COLLAPSED_SPREAD = 0.01
 # Below this the deviation over tokens is float32 rounding: the features are constant.
 ROUNDING_SPREAD = 1e-5
@@ -43,7 +43,7 @@ def spread(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def effective_rank(tokens: torch.Tensor) -> torch.Tensor:
-    """(images, tokens, channels) → (images,): exp of the entropy of the variance's directions."""
+    """(images, tokens, channels) → (images,): exp of the entropy of the variance's spectrum."""
     centred = tokens - tokens.mean(1, keepdim=True)
     gram = centred @ centred.mT if centred.shape[1] < centred.shape[2] else centred.mT @ centred
     with one_thread():
@@ -66,15 +66,15 @@ def attention_distance(
     return float((logits.softmax(-1) * torch.cdist(places, places)).sum(-1).mean())
 
 
-def look_at(backbone: Backbone, images: torch.Tensor) -> tuple[BlockHealth, ...]:
-    """The state of the tokens before the first block and after each one."""
+def block_health(backbone: Backbone, images: torch.Tensor) -> tuple[BlockHealth, ...]:
+    """Statistics of the tokens before the first block and after each one."""
     with torch.inference_mode(), backbone.autocast():
         embedded = backbone.embed(images.to(backbone.device))[:, 1 + backbone.facts.registers :]
     rows = [_health(-1, embedded, None, None)]
     try:
         features = backbone(images, range(backbone.depth), ("tokens", "queries", "keys"))
     except NumbersError:
-        return (*rows, *_look_until_it_fails(backbone, images, rows[0].norm))
+        return (*rows, *_health_until_failure(backbone, images, rows[0].norm))
     grid_hw = backbone.grid_hw((images.shape[2], images.shape[3]))
     for block in range(backbone.depth):
         queries, keys, tokens = (
@@ -85,7 +85,7 @@ def look_at(backbone: Backbone, images: torch.Tensor) -> tuple[BlockHealth, ...]
     return tuple(rows)
 
 
-def _look_until_it_fails(
+def _health_until_failure(
     backbone: Backbone, images: torch.Tensor, norm: float
 ) -> list[BlockHealth]:
     rows: list[BlockHealth] = []
@@ -109,7 +109,7 @@ def _health(
         return BlockHealth(block, nan, nan, nan, None, None, False)
     tokens = tokens.cpu().double()
     norm = float(tokens.norm(dim=-1).mean())
-    # The median image: one flat picture must not decide for the model.
+    # The median image: a single flat image must not decide.
     typical = float(spread(tokens).median())
     rank = float(effective_rank(tokens).median()) if typical > ROUNDING_SPREAD else None
     growth = norm / norm_before if norm_before else 1.0
@@ -117,7 +117,7 @@ def _health(
 
 
 def retention(blocks: tuple[BlockHealth, ...]) -> float:
-    """Share of the spread kept per block, over the first blocks. blocks[0] is the embedding."""
+    """Share of the spread that each block retains, over the first blocks. blocks[0]: embedding."""
     early = [b.spread for b in blocks[: EARLY_BLOCKS + 1] if b.finite]
     if len(early) < 2:
         return 0.0
@@ -125,7 +125,7 @@ def retention(blocks: tuple[BlockHealth, ...]) -> float:
 
 
 def assess(residual: Residual, blocks: tuple[BlockHealth, ...]) -> VariantHealth:
-    """Is this the variant the weights were made for, and are its features of use?"""
+    """Is this the variant that the weights were trained in, and are its features usable?"""
     against = []
     kept = retention(blocks)
     largest = max((b for b in blocks if b.finite), key=lambda b: b.growth)
@@ -134,7 +134,7 @@ def assess(residual: Residual, blocks: tuple[BlockHealth, ...]) -> VariantHealth
         against.append(f"NaN or Inf arises in block {broken.block}")
     elif kept < LEAST_RETENTION:
         against.append(
-            f"tokens collapse onto one vector (each block keeps {kept:.0%} of their spread)"
+            f"tokens collapse to one vector (each block retains {kept:.0%} of their spread)"
         )
     if largest.growth > MOST_GROWTH:
         against.append(f"the norm grows {largest.growth:.0f}-fold in block {largest.block}")
@@ -146,10 +146,10 @@ def assess(residual: Residual, blocks: tuple[BlockHealth, ...]) -> VariantHealth
 
 
 def judge(skip: VariantHealth, skipless: VariantHealth) -> Verdict:
-    """A clear winner is the one that nothing speaks against where something does for the other."""
+    """A clear winner is plausible while the other variant is not."""
     if skip.plausible == skipless.plausible:
         if skip.plausible:
-            reason = "nothing speaks against either variant"
+            reason = "both variants are plausible"
         else:
             reason = "; ".join(f"run {v.residual}, {v.against[0]}" for v in (skip, skipless))
         return Verdict(None, reason, skip, skipless)
@@ -163,7 +163,7 @@ def examine(checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Verdi
     images = embedded_photographs((GRID_HW[0] * patch, GRID_HW[1] * patch))
 
     def health(residual: Residual) -> VariantHealth:
-        return assess(residual, look_at(Backbone(checkpoint, residual, device), images))
+        return assess(residual, block_health(Backbone(checkpoint, residual, device), images))
 
     return judge(health("skip"), health("skipless"))
 
@@ -171,14 +171,14 @@ def examine(checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Verdi
 @dataclass(frozen=True)
 class Choice:
     residual: Residual
-    source: str  # "--residual", the place in the file, or "the health of its blocks"
-    warning: str | None = None  # set where the choice goes against a clear winner
+    source: str  # "--residual", a place in the file, or "the health of its blocks"
+    warning: str | None = None  # if the choice contradicts a clear winner
 
 
 def choose_variant(
     facts: CheckpointFacts, asked: Residual | None, verdict: Verdict
 ) -> Choice | None:
-    """None: nobody says it, and the weights do not show it."""
+    """What the user says, else what the file states, else what the weights show; None: unclear."""
     residual = asked or facts.residual
     source = "--residual" if asked else facts.sources.get("residual", "")
     if residual is None:
@@ -186,8 +186,7 @@ def choose_variant(
     if verdict.winner is None or verdict.winner == residual:
         return Choice(residual, source)
     warning = (
-        f"{facts.name} is run {residual.upper()} because of {source}, but its weights look "
-        f"{verdict.winner.upper()}: {verdict.reason}. The figures will be worthless if "
-        "that is right."
+        f"{facts.name} is run as {residual.upper()} because of {source}, but its weights look "
+        f"{verdict.winner.upper()}: {verdict.reason}. If so, the results will be meaningless."
     )
     return Choice(residual, source, warning)

@@ -1,4 +1,4 @@
-"""The initialisation of "Cutting the Skip" (arXiv:2510.00345, §5): blocks that train without skips.
+"""The initialisation of "Cutting the Skip" (arXiv:2510.00345, §5), for training without skips.
 
     values, output   W_V = c·U, W_O = c·Vᵀ   from the SVD of a Gaussian matrix (§5.1): their product
                                              is c² times an orthogonal matrix
@@ -38,7 +38,7 @@ VIT_B_SUPERVISED = SkiplessInit(alpha=2.0, beta=0.6, c=3.0)
 def value_and_output(
     width: int, c: float, generator: torch.Generator | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """W_V and W_O, (width, width) each, acting from the right as in the paper."""
+    """W_V and W_O, (width, width) each, applied from the right as in the paper."""
     gaussian = torch.randn(width, width, generator=generator, dtype=torch.float64)
     u, _, vt = torch.linalg.svd(gaussian)
     return c * u, c * vt
@@ -47,7 +47,7 @@ def value_and_output(
 def query_and_key(
     width: int, heads: int, init: SkiplessInit, generator: torch.Generator | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """W_Q and W_K, (width, width) each; the columns are the heads', one block after another."""
+    """W_Q and W_K, (width, width) each; the columns of one head after those of another."""
     if init.factoring == "joint":
         return _split_evenly(_near_identity(width, init, generator), width)
     pairs = [
@@ -64,7 +64,7 @@ def _near_identity(
 
 
 def _split_evenly(matrix: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Q, K of this rank with Q Kᵀ nearest to the matrix; each takes the root of the spectrum."""
+    """Q, K of this rank with Q Kᵀ closest to the matrix; each gets the root of the spectrum."""
     u, s, vt = torch.linalg.svd(matrix)
     root = s[:rank].sqrt()
     return u[:, :rank] * root, vt[:rank].T * root
@@ -81,7 +81,7 @@ def scaled_orthogonal(
 
 @torch.no_grad()
 def initialise_skipless(vit: Any, init: SkiplessInit, generator: torch.Generator) -> None:
-    """Set every block of a timm VisionTransformer; embeddings, norms and head stay as they are."""
+    """Initialise the blocks of a timm VisionTransformer, but not embeddings, norms and head."""
     for block in vit.blocks:
         attn, mlp = block.attn, block.mlp
         w_q, w_k = query_and_key(vit.embed_dim, attn.num_heads, init, generator)

@@ -1,7 +1,7 @@
-"""Position embeddings at another grid, by the rule of the code the weights were trained with.
+"""Position embeddings resampled to another grid, by the rule of the code that trained the weights.
 
-The rules differ by a few per cent of the embedding's norm, which is enough to move a benchmark;
-`skipbench.records.PositionRule` says which project uses which.
+The rules differ by a few per cent of the embedding's norm, which is enough to change benchmark
+results; `skipbench.records.PositionRule` lists which project uses which.
 """
 
 import torch
@@ -20,7 +20,7 @@ def interpolate_positions(
         return positions
     grid = positions.unflatten(1, old_hw).permute(0, 3, 1, 2)
     if rule == "offset":
-        # DINO adds 0.1 so that rounding cannot lose a row; the offset also shifts every sample.
+        # DINO adds 0.1 so that rounding cannot lose a row; this also shifts every sample.
         factor = ((new_hw[0] + 0.1) / old_hw[0], (new_hw[1] + 0.1) / old_hw[1])
         grid = F.interpolate(grid, scale_factor=factor, mode="bicubic")
     else:

@@ -1,7 +1,7 @@
 """The vision transformer of every evaluation: timm's, frozen, with or without residuals.
 
-`Backbone` runs it once over a batch and gives what was asked of each block. Nothing is hooked:
-a block hands out its queries, keys and values itself, into a dictionary that the caller passes.
+`Backbone` runs it once over a batch and returns the requested tensors of each block. There are no
+hooks: a block writes its queries, keys and values into a dictionary that the caller passes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,7 +43,7 @@ BLOCKS: dict[Residual, type[Block]] = {"skip": SkipBlock, "skipless": SkiplessBl
 
 
 def project(attn: Any, x: torch.Tensor, taps: Taps | None) -> torch.Tensor:
-    """(images, tokens, 3 · width): queries, keys and values, noted in `taps` where given."""
+    """(images, tokens, 3 · width): queries, keys and values; also stored in `taps`, if given."""
     qkv: torch.Tensor = attn.qkv(x)
     if taps is not None:
         taps.update(zip(PROJECTIONS, qkv.chunk(3, dim=-1), strict=True))
@@ -51,7 +51,7 @@ def project(attn: Any, x: torch.Tensor, taps: Taps | None) -> torch.Tensor:
 
 
 def attend(attn: Any, x: torch.Tensor, taps: Taps | None) -> torch.Tensor:
-    """timm's attention (fused, no attention matrix), with the projections handed out."""
+    """timm's attention (fused, no attention matrix), with its projections in `taps`."""
     qkv = project(attn, x, taps).unflatten(-1, (3, attn.num_heads, -1))
     q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (images, heads, tokens, head width) each
     mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
@@ -60,9 +60,9 @@ def attend(attn: Any, x: torch.Tensor, taps: Taps | None) -> torch.Tensor:
 
 
 class ViT(VisionTransformer):
-    """timm's VisionTransformer for any image size, positions by the weights' own rule.
+    """timm's VisionTransformer for any image size, with the position rule of the weights.
 
-    The class token holds its position already, so `pos_embed` is the grid alone.
+    The class token already includes its position, so `pos_embed` is the grid alone.
     """
 
     position_rule: PositionRule
@@ -81,7 +81,7 @@ class ViT(VisionTransformer):
 def make_vit(
     facts: CheckpointFacts, residual: Residual, qkv_bias: bool = True, initialise: bool = True
 ) -> ViT:
-    """The architecture that these facts describe, with timm's default initialisation or none."""
+    """The architecture described by these facts, with timm's default initialisation or none."""
     vit = ViT(
         img_size=(facts.grid_hw[0] * facts.patch, facts.grid_hw[1] * facts.patch),
         patch_size=facts.patch,
@@ -108,7 +108,7 @@ def make_vit(
 
 @dataclass(frozen=True)
 class BlockOutputs:
-    """What the blocks gave for one batch: for each (block, tensor), tokens by kind."""
+    """The tokens of one batch, for each (block, tensor), by kind."""
 
     patches: dict[Column, torch.Tensor]  # (images, height, width, channels)
     class_token: dict[Column, torch.Tensor]  # (images, channels)
@@ -130,7 +130,7 @@ class Backbone:
         self.device = torch.device(device)
         self.precision = precision
         bias = "blocks.0.attn.qkv.bias" in checkpoint.state
-        with torch.device("meta"):  # no second copy of the weights, no time for random ones
+        with torch.device("meta"):  # neither memory nor time for random weights
             vit = make_vit(checkpoint.facts, residual, qkv_bias=bias, initialise=False)
         vit.load_state_dict(checkpoint.state, strict=True, assign=True)
         self.vit = vit.to(self.device).eval().requires_grad_(False)
@@ -153,7 +153,7 @@ class Backbone:
         blocks: Iterable[int] = (-1,),
         tensors: Sequence[str] = ("tokens_norm",),
     ) -> BlockOutputs:
-        """One forward pass, as far as the last block needed. Block −1 is the last one."""
+        """One forward pass, up to the last block that is needed. Block −1 is the last one."""
         wanted = sorted({self._index(block) for block in blocks})
         self._check_request(images, wanted, tensors)
         images = images.to(self.device)
@@ -164,7 +164,7 @@ class Backbone:
             for index, block in enumerate(self.vit.blocks[: wanted[-1] + 1]):
                 taps: Taps | None = {} if index in wanted else None
                 if index == wanted[-1] and set(tensors) <= set(PROJECTIONS):
-                    project(block.attn, block.norm1(x), taps)  # the rest of it is not needed
+                    project(block.attn, block.norm1(x), taps)  # the rest of the block is not needed
                 else:
                     x = block(x, taps)
                 if taps is not None:
@@ -180,14 +180,16 @@ class Backbone:
 
     def _index(self, block: int) -> int:
         if not -self.depth <= block < self.depth:
-            raise UsageError(f"block {block}: {self.facts.name} has {self.depth}, counted from 0")
+            raise UsageError(
+                f"no block {block}: {self.facts.name} has blocks 0 to {self.depth - 1}"
+            )
         return block % self.depth
 
     def _check_request(
         self, images: torch.Tensor, wanted: Sequence[int], tensors: Sequence[str]
     ) -> None:
         if not wanted or not tensors:
-            raise UsageError("no block or no tensor was asked for")
+            raise UsageError("no block or no tensor was requested")
         if unknown := set(tensors) - set(TENSORS):
             raise UsageError(f"no tensor {sorted(unknown)[0]!r}; known: {', '.join(TENSORS)}")
         height, width = images.shape[2:]
@@ -212,12 +214,12 @@ class Backbone:
 
     @torch.inference_mode()
     def _first_failure(self, images: torch.Tensor) -> str:
-        """Run again, looking after every block, to name the first that went wrong."""
+        """Run again and check every block, to name the first one with NaN or Inf."""
         where = f"{self.facts.name} ({self.residual}, {self.precision})"
         with self.autocast():
             x = self.embed(images)
             if not torch.isfinite(x).all():
-                return f"{where}: NaN or Inf already in the embedding of the patches"
+                return f"{where}: NaN or Inf in the patch embedding"
             for index, block in enumerate(self.vit.blocks):
                 taps: Taps = {}
                 x = block(x, taps)

@@ -1,4 +1,4 @@
-"""The only place that opens a weights file: any known layout in, plain state dict and facts out."""
+"""The only place that opens weights files: any known layout in, plain state dict and facts out."""
 
 from skipbench.checkpoints.read import Checkpoint, Expected, open_checkpoint
 from skipbench.checkpoints.write import save_checkpoint

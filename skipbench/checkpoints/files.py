@@ -1,7 +1,7 @@
 """Bytes on disk → the raw tree of a checkpoint. Nothing here knows what a vision transformer is.
 
-Pickles are read with `weights_only=True`, always: what they may construct is tensors, plain
-containers, `argparse.Namespace` and numpy scalars. There is no second, trusting attempt.
+Pickles are always read with `weights_only=True`: they may construct tensors, plain containers,
+`argparse.Namespace` and numpy scalars. There is no fallback without it.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from skipbench.files import missing_checkpoint
 
 FOLDER_FILES = ("model.safetensors", "pytorch_model.bin")
 LARGEST_HEADER = 100_000_000  # safetensors' own limit
-# Globals that cannot be what a refused pickle was refused for.
+# Globals that are never the reason for refusing a pickle.
 HARMLESS = (
     r"torch(\.|$)|collections\.OrderedDict$|argparse\.Namespace$|_codecs\.encode$"
     r"|numpy\.dtype$|numpy\.dtypes\.|numpy\._?core\.multiarray\.scalar$"
@@ -31,10 +31,10 @@ HARMLESS = (
 
 @dataclass(frozen=True)
 class RawFile:
-    """What the file holds before anybody has looked for a model in it."""
+    """The content of a file, before the search for a model in it."""
 
     path: Path
-    tree: Any  # what was pickled, or the flat mapping of a safetensors file
+    tree: Any  # the unpickled object, or the flat mapping of a safetensors file
     metadata: Mapping[str, Any]  # config.json, or the header of a safetensors file
     metadata_source: str
     sha256: str
@@ -42,13 +42,13 @@ class RawFile:
 
 
 def read_file(path: Path) -> RawFile:
-    """Read a weights file, or the one in a folder with `config.json` beside it."""
+    """Read a weights file, or the one in a folder, with its `config.json`."""
     if path.is_dir():
         return _read_folder(path)
     if not path.exists():
         raise CheckpointError(missing_checkpoint(path))
     head = _first_bytes(path)
-    _refuse_what_is_no_checkpoint(path, head)
+    _refuse_other_files(path, head)
     if _looks_like_safetensors(path, head):
         tree, metadata = _read_safetensors(path)
         return RawFile(path, tree, metadata, f"{path.name}: header", sha256_of(path))
@@ -61,7 +61,7 @@ def sha256_of(path: Path) -> str:
 
 
 def digest_of_tensors(state: Mapping[str, Any]) -> str:
-    """A hash of names and values, for weights that come from no file of ours."""
+    """A hash of names and values, for weights without a file of their own."""
     import torch
 
     digest = hashlib.sha256()
@@ -78,8 +78,8 @@ def _read_folder(folder: Path) -> RawFile:
         there = some_of(sorted(p.name for p in folder.iterdir()))
         raise CheckpointError(
             f"{folder} is a folder without {' or '.join(FOLDER_FILES)} "
-            f"(it has: {there or 'nothing'}).\n"
-            "Give the weights file itself, or a folder as the Hugging Face hub lays it out."
+            f"(it contains: {there or 'nothing'}).\n"
+            "Give the weights file itself, or a folder in the layout of the Hugging Face hub."
         )
     raw = read_file(weights)
     config = folder / "config.json"
@@ -88,9 +88,9 @@ def _read_folder(folder: Path) -> RawFile:
     try:
         metadata = json.loads(config.read_text("utf-8"))
     except (ValueError, OSError) as error:
-        raise CheckpointError(f"{config}: not readable as JSON ({error})") from None
+        raise CheckpointError(f"{config}: invalid JSON ({error})") from None
     if not isinstance(metadata, dict):
-        raise CheckpointError(f"{config}: a JSON object was expected")
+        raise CheckpointError(f"{config}: expected a JSON object")
     return RawFile(weights, raw.tree, {**raw.metadata, **metadata}, "config.json", raw.sha256)
 
 
@@ -102,15 +102,15 @@ def _first_bytes(path: Path) -> bytes:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _refuse_what_is_no_checkpoint(path: Path, head: bytes) -> None:
+def _refuse_other_files(path: Path, head: bytes) -> None:
     size = path.stat().st_size
     if size == 0:
         raise CheckpointError(f"{path} is empty (0 bytes). Download or copy it again.")
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if text.startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
         raise CheckpointError(
-            f"{path} is a web page ({size:,} bytes), not weights: the download gave an error or\n"
-            "login page. Open the address in a browser, and fetch the file behind it."
+            f"{path} is a web page ({size:,} bytes), not weights: the server sent an error or\n"
+            "login page. Open the address in a browser and download the file from there."
         )
     if text.startswith(b"version https://git-lfs"):
         raise CheckpointError(
@@ -123,8 +123,8 @@ def _refuse_what_is_no_checkpoint(path: Path, head: bytes) -> None:
         )
     if head[:1] not in (b"\x80", b"P") and not _looks_like_safetensors(path, head):
         raise CheckpointError(
-            f"{path} ({size:,} bytes) is no checkpoint: it starts with {head[:12]!r}.\n"
-            "Weights are zip archives or pickles of PyTorch, or safetensors files."
+            f"{path} ({size:,} bytes) is not a checkpoint: it starts with {head[:12]!r}.\n"
+            "Expected a zip archive or pickle written by PyTorch, or a safetensors file."
         )
 
 
@@ -148,15 +148,15 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _check_safetensors_length(path: Path) -> None:
-    """The header says how long the file must be: an early end is told with both sizes."""
+    """The header says how long the file must be, so truncation is reported with both sizes."""
     size = path.stat().st_size
     with path.open("rb") as file:
         first = file.read(8)
         length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
         if not 2 <= length <= LARGEST_HEADER:
             raise CheckpointError(
-                f"{path} is no safetensors file: its header would be {length:,} bytes long,\n"
-                f"the file has {size:,}."
+                f"{path} is not a safetensors file: its header would be {length:,} bytes long,\n"
+                f"but the file has {size:,}."
             )
         header = file.read(length)
     try:
@@ -189,9 +189,9 @@ def _read_pickle(path: Path, head: bytes) -> Any:
         _check_zip(path)
     try:
         with _allowed_globals(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickle protocols: an error follows, ours
+            warnings.simplefilter("ignore")  # about pickle protocols, reported below
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip or None)
-    except Exception as error:  # torch.load raises about everything
+    except Exception as error:  # torch.load raises exceptions of many kinds
         raise _pickle_error(path, error) from None
 
 
@@ -201,29 +201,29 @@ def _check_zip(path: Path) -> None:
         names = zipfile.ZipFile(path).namelist()
     except (zipfile.BadZipFile, OSError, ValueError):
         raise CheckpointError(
-            f"{path} is cut off or damaged: {size:,} bytes there, without the table of contents\n"
-            "that stands at the end of a whole file. Download or copy it again."
+            f"{path} is cut off or damaged: {size:,} bytes, without the table of contents at the\n"
+            "end of a complete file. Download or copy it again."
         ) from None
     if any(re.search(r"(^|/)(code/|constants\.pkl$)", name) for name in names):
         raise CheckpointError(
-            f"{path} is a TorchScript archive (code with weights), which is not opened here.\n"
+            f"{path} is a TorchScript archive (code with weights), which is not supported.\n"
             "Save its state_dict() with torch.save instead."
         )
     if not any(name.endswith("data.pkl") for name in names):
         raise CheckpointError(
-            f"{path} is a zip archive without PyTorch weights in it (it has: {some_of(names)})."
+            f"{path} is a zip archive without PyTorch weights (it contains: {some_of(names)})."
         )
 
 
 def _pickle_error(path: Path, error: Exception) -> CheckpointError:
-    """Why torch would not read it, in our words: torch's own advice is to retry unsafely."""
+    """Why torch did not read it. (torch's own message advises to retry unsafely.)"""
     size = path.stat().st_size
     seen = _scan_pickle(path)
     forbidden = [name for name in seen.names if not re.match(HARMLESS, name)]
     if forbidden:
         return CheckpointError(
-            f"{path} was not opened: it asks for `{forbidden[0]}`, which is not weights, and\n"
-            "unpickling it could run code. If you trust it, save its bare state dict and give that."
+            f"{path} was not opened: it needs `{forbidden[0]}`, which is not weights, and\n"
+            "unpickling it could run code. If you trust it, save its bare state dict and use that."
         )
     early_end = re.search(r"unexpected (EOF|pos)|corrupted", str(error), re.IGNORECASE)
     if early_end or not seen.whole or isinstance(error, EOFError):
@@ -234,27 +234,27 @@ def _pickle_error(path: Path, error: Exception) -> CheckpointError:
     if seen.protocol > 2:
         return CheckpointError(
             f"{path} is pickled with protocol {seen.protocol}, which cannot be read safely.\n"
-            "Save it again with torch.save as it is by default (protocol 2), or as safetensors."
+            "Save it with torch.save and its default protocol (2), or as safetensors."
         )
     why = str(error).strip().split("\n")[0][:120]
     return CheckpointError(f"{path} ({size:,} bytes) cannot be read as weights: {why}")
 
 
 @dataclass(frozen=True)
-class _Seen:
-    names: tuple[str, ...]  # globals the pickle asks for, in order
+class _PickleScan:
+    names: tuple[str, ...]  # globals that the pickle needs, in order
     protocol: int
-    whole: bool  # every pickle in the file has its end
+    whole: bool  # every pickle in the file is complete
 
 
-def _scan_pickle(path: Path) -> _Seen:
-    """Read a pickle's opcodes without running any of them."""
+def _scan_pickle(path: Path) -> _PickleScan:
+    """Read a pickle's opcodes without executing them."""
     import pickletools
 
     names: list[str] = []
     protocol, whole = 0, False
     with _pickle_stream(path) as stream:
-        # A legacy file holds four pickles (magic, protocol, system, object) before the tensors.
+        # A legacy file has four pickles (magic, protocol, system, object) before the tensors.
         for _ in range(4):
             if not stream.read(1):
                 break
@@ -272,9 +272,9 @@ def _scan_pickle(path: Path) -> _Seen:
                     elif isinstance(argument, str):
                         strings.append(argument)
                     whole = opcode.name == "STOP"
-            except Exception:  # damaged or malicious bytes may be anything
+            except Exception:  # damaged or malicious bytes raise exceptions of many kinds
                 break
-    return _Seen(tuple(names), protocol, whole)
+    return _PickleScan(tuple(names), protocol, whole)
 
 
 @contextmanager
@@ -291,7 +291,7 @@ def _pickle_stream(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _allowed_globals() -> Iterator[None]:
-    """DINO's own training checkpoints hold their arguments, and numpy scalars among them."""
+    """DINO's own training checkpoints contain their arguments, numpy scalars included."""
     import _codecs
 
     import numpy as np
@@ -305,7 +305,7 @@ def _allowed_globals() -> Iterator[None]:
         *dtypes,
         (scalar, "numpy.core.multiarray.scalar"),
         (scalar, "numpy._core.multiarray.scalar"),
-        (_codecs.encode, "_codecs.encode"),  # how pickle 2 spells the bytes of a scalar
+        (_codecs.encode, "_codecs.encode"),  # how protocol 2 writes the bytes of a scalar
     ]
     with torch.serialization.safe_globals(allowed):
         yield

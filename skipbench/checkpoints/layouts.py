@@ -1,9 +1,9 @@
-"""Where the backbone's tensors stand in a checkpoint, and what they are called.
+"""Where the backbone's tensors are in a checkpoint, and what they are called.
 
 A checkpoint nests dictionaries (`teacher`, `state_dict`, …) and prefixes keys (`module.backbone.`).
-Every vision transformer has a patch embedding, so that key is the anchor: what stands before it
-is the prefix, which is removed at the start of keys and nowhere else. What then is no part of a
-backbone must be a known head or the other branch of self-distillation; the rest is an error.
+Every vision transformer has a patch embedding, so that key is the anchor: the text before it is the
+prefix, which is removed at the start of keys and nowhere else. All other keys must belong to a
+known head or to the other branch of self-distillation; anything else is an error.
 """
 
 import re
@@ -29,7 +29,7 @@ OTHER_WORDS = frozenset(
     "_fsdp_wrapped_module _forward_module".split()
 )
 PREFIX_WORDS = TEACHER_WORDS | STUDENT_WORDS | OTHER_WORDS
-# First word of what stands beside a backbone and is not needed for its features.
+# First word of keys that do not belong to the backbone.
 HEAD_WORDS = frozenset(
     "head heads head_dist fc fc_norm dino_head ibot_head classifier projector projection_head "
     "predictor prototypes pooler pre_logits dino_loss ibot_loss center queue queue_ptr "
@@ -40,7 +40,7 @@ UNUSED_WORDS = frozenset({"mask_token", "masked_embed"})
 
 @dataclass(frozen=True)
 class Branch:
-    """One backbone in a checkpoint: the dictionary it is in, and the prefix of its keys there."""
+    """One backbone in a checkpoint: the dictionary that contains it, and its prefix there."""
 
     path: tuple[str, ...]
     prefix: str
@@ -58,7 +58,7 @@ class Branch:
 
     @property
     def rank(self) -> int:
-        """Which is taken when nobody chooses: DINO's teacher, MoCo's base encoder."""
+        """The lowest is the default: DINO's teacher, MoCo's base encoder."""
         if "teacher" in self.words or "teacher_model" in self.words:
             return 0
         if self.role is None or "base_encoder" in self.words:
@@ -70,17 +70,17 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A backbone's tensors under timm's names, and how they were found."""
+class BackboneTensors:
+    """A backbone's tensors under timm's names, and where they were found."""
 
     state: dict[str, torch.Tensor]
     branch: Branch
     others: tuple[Branch, ...]
     dropped: dict[str, int]
-    original_keys: frozenset[str]  # below the prefix: what layouts are told apart by
+    original_keys: frozenset[str]  # after the prefix: they identify the layout
 
 
-def find_backbone(tree: Any, weights: str | None, name: str) -> Found:
+def find_backbone(tree: Any, weights: str | None, name: str) -> BackboneTensors:
     branches = list(_branches(tree, ()))
     if not branches:
         raise CheckpointError(_nothing_found(tree, name))
@@ -89,13 +89,15 @@ def find_backbone(tree: Any, weights: str | None, name: str) -> Found:
     own, beside, unknown = _sort_keys(branch)
     if unknown:
         raise CheckpointError(
-            f"{name}: {len(unknown)} keys beside the backbone are no known head:\n"
+            f"{name}: {len(unknown)} keys belong neither to the backbone nor to a known head:\n"
             f"{some_of(unknown)}"
         )
     original_keys = frozenset(own)
-    kept = {key: value for key, value in own.items() if not _is_beside(key)}
-    beside.update(_head_name(key) for key in own if _is_beside(key))
-    return Found(rename(kept), branch, others, dict(sorted(beside.items())), original_keys)
+    kept = {key: value for key, value in own.items() if not _is_other(key)}
+    beside.update(_head_name(key) for key in own if _is_other(key))
+    return BackboneTensors(
+        rename(kept), branch, others, dict(sorted(beside.items())), original_keys
+    )
 
 
 def _branches(tree: Any, path: tuple[str, ...]) -> Iterator[Branch]:
@@ -119,15 +121,15 @@ def _choose(branches: list[Branch], weights: str | None, name: str) -> Branch:
         fitting = [b for b in branches if b.role == weights]
         if not fitting:
             raise CheckpointError(
-                f"{name} has no {weights}; it has: {', '.join(str(b) for b in branches)}"
+                f"{name} has no {weights}; it contains: {', '.join(str(b) for b in branches)}"
             )
         branches = fitting
     best = min(b.rank for b in branches)
     first = [b for b in branches if b.rank == best]
     if len(first) > 1:
         raise CheckpointError(
-            f"{name} holds several models of the same standing: {', '.join(map(str, first))}.\n"
-            "Choose with --weights teacher|student, or save the one that is meant."
+            f"{name} contains several models: {', '.join(map(str, first))}.\n"
+            "Choose one with --weights teacher|student, or save it alone."
         )
     return first[0]
 
@@ -147,7 +149,7 @@ def _sort_keys(branch: Branch) -> tuple[dict[str, torch.Tensor], Counter[str], l
         leading = [w for w in words[:-1] if w in PREFIX_WORDS]
         if any(w in TEACHER_WORDS | STUDENT_WORDS and w not in branch.words for w in leading):
             beside["other branch"] += 1
-        elif _is_beside(".".join(_without_prefix(words))):
+        elif _is_other(".".join(_without_prefix(words))):
             beside[_head_name(".".join(_without_prefix(words)))] += 1
         else:
             unknown.append(key)
@@ -159,7 +161,7 @@ def _without_prefix(words: list[str]) -> list[str]:
     return words[start:]
 
 
-def _is_beside(key: str) -> bool:
+def _is_other(key: str) -> bool:
     first = key.split(".")[0]
     return (
         first in HEAD_WORDS
@@ -178,13 +180,13 @@ def _head_name(key: str) -> str:
 
 def _nothing_found(tree: Any, name: str) -> str:
     if not isinstance(tree, Mapping):
-        return f"{name} holds a {type(tree).__name__}, not a dictionary of weights."
+        return f"{name} contains a {type(tree).__name__}, not a dictionary of weights."
     keys = sorted(_tensor_keys(tree, ""))
     if not keys:
-        return f"{name} holds no tensors (top level: {some_of(map(str, tree))})."
+        return f"{name} contains no tensors (top level: {some_of(map(str, tree))})."
     return (
         f"{name}: no vision transformer found among its {len(keys)} tensors (none is named\n"
-        f"patch_embed.proj.weight behind a known prefix). It has: {some_of(keys)}"
+        f"patch_embed.proj.weight after a known prefix). It contains: {some_of(keys)}"
     )
 
 
@@ -198,7 +200,7 @@ def _tensor_keys(tree: Mapping[Any, Any], prefix: str) -> Iterator[str]:
 
 # --- names -----------------------------------------------------------------------------------
 
-# Other names for the same tensor, at the start of a key or within a block.
+# Other names of the same tensors, at the start of a key or within a block.
 RENAMES = (
     (r"^blocks\.\d+\.(\d+)\.", r"blocks.\1."),  # DINOv2 trains blocks in chunks: chunk.block
     (r"^register_tokens$", "reg_token"),  # DINOv2
@@ -227,7 +229,7 @@ SPLIT_QKV = re.compile(r"^(blocks\.\d+)\.attention\.attention\.(query|key|value)
 
 
 def rename(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Every known spelling → timm's."""
+    """All known names → timm's."""
     rules = TRANSFORMERS if ANCHORS[1] in state else RENAMES
     renamed: dict[str, torch.Tensor] = {}
     for key, value in state.items():
@@ -235,7 +237,7 @@ def rename(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         for pattern, replacement in rules:
             new = re.sub(pattern, replacement, new)
         if new in renamed:
-            raise CheckpointError(f"two tensors are both {new} (one was called {key})")
+            raise CheckpointError(f"two tensors are both named {new} (one was {key})")
         renamed[new] = value
     return _join_qkv(renamed)
 

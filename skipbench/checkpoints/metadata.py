@@ -1,7 +1,7 @@
-"""What a checkpoint says about itself: training arguments, config.json, safetensors header.
+"""What a checkpoint states about itself: training arguments, config.json, safetensors header.
 
-Every fact is returned with the place where it was read; two places that contradict each other on
-what decides the architecture are an error.
+Every fact is returned with the place it was read from; contradictions about the architecture are an
+error.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from skipbench.records import Residual
 
 ARGUMENT_KEYS = ("args", "config", "cfg", "hyper_parameters", "opt", "model_args")
 
-Told = tuple[Any, str]  # a value, and where it was read
+Stated = tuple[Any, str]  # a value, and where it was read from
 
 
 class Metadata:
@@ -41,8 +41,8 @@ class Metadata:
                     where = f"{place}.{name}"
                 self.entries.append((name, value, where))
 
-    def tell(self, *names: str) -> Told | None:
-        """The first of these names that is there."""
+    def find(self, *names: str) -> Stated | None:
+        """The value of the first of these names that has one."""
         for wanted in names:
             for name, value, place in self.entries:
                 if name == wanted and value is not None and value != "":
@@ -50,19 +50,19 @@ class Metadata:
         return None
 
     def number(self, *names: str) -> tuple[float, str] | None:
-        told = self.tell(*names)
+        stated = self.find(*names)
         try:
-            return None if told is None else (float(told[0]), told[1])
+            return None if stated is None else (float(stated[0]), stated[1])
         except (TypeError, ValueError):
             return None
 
-    def whole(self, *names: str) -> tuple[int, str] | None:
-        told = self.number(*names)
-        return None if told is None or not told[0].is_integer() else (int(told[0]), told[1])
+    def integer(self, *names: str) -> tuple[int, str] | None:
+        stated = self.number(*names)
+        return None if stated is None or not stated[0].is_integer() else (int(stated[0]), stated[1])
 
     def text(self, *names: str) -> tuple[str, str] | None:
-        told = self.tell(*names)
-        return None if told is None else (str(told[0]), told[1])
+        stated = self.find(*names)
+        return None if stated is None else (str(stated[0]), stated[1])
 
 
 def _is_plain(value: Any) -> bool:
@@ -71,10 +71,10 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | float | str | tuple | list | np.generic)
 
 
-# Nobody has fixed a name for it yet; these say "there are residual connections" …
+# There is no standard name for it. These mean "with residual connections" …
 SAYS_SKIP = ("residual", "residuals", "skip", "use_skip", "use_residual", "skip_connection",
              "skip_connections", "residual_connections")  # fmt: skip
-# … and these that there are none.
+# … and these mean "without".
 SAYS_SKIPLESS = (
     "skipless",
     "no_skip",
@@ -88,19 +88,19 @@ WORDS_SKIPLESS = frozenset({"skipless", "none", "no", "false", "0", "0.0", "resi
 
 
 def residual_of(metadata: Metadata, name: str) -> tuple[Residual, str] | None:
-    told: list[tuple[Residual, str]] = []
+    stated: list[tuple[Residual, str]] = []
     for names, affirms in ((SAYS_SKIP, "skip"), (SAYS_SKIPLESS, "skipless")):
         for wanted in names:
-            found = metadata.tell(wanted)
+            found = metadata.find(wanted)
             if found is None:
                 continue
             variant = _variant(found[0], affirms)
             if variant is not None:
-                told.append((variant, f"{found[1]}={found[0]}"))
-    if len({variant for variant, _ in told}) > 1:
-        places = " but ".join(f"{place} ({variant})" for variant, place in told)
+                stated.append((variant, f"{found[1]}={found[0]}"))
+    if len({variant for variant, _ in stated}) > 1:
+        places = " but ".join(f"{place} ({variant})" for variant, place in stated)
         raise CheckpointError(f"{name} contradicts itself: {places}")
-    return told[0] if told else None
+    return stated[0] if stated else None
 
 
 def _variant(value: Any, affirms: str) -> Residual | None:
@@ -113,8 +113,8 @@ def _variant(value: Any, affirms: str) -> Residual | None:
 
 
 def optimizer_of(metadata: Metadata, tree: Any) -> tuple[str, str] | None:
-    if told := metadata.text("optimizer", "opt", "optim", "optimizer_name"):
-        return told[0].lower(), told[1]
+    if stated := metadata.text("optimizer", "opt", "optim", "optimizer_name"):
+        return stated[0].lower(), stated[1]
     state = tree.get("optimizer") if isinstance(tree, Mapping) else None
     if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping):
         return None

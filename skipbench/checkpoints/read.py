@@ -7,7 +7,7 @@ from typing import Any, get_args
 import torch
 
 from skipbench.checkpoints.files import RawFile, read_file
-from skipbench.checkpoints.layouts import Found, find_backbone
+from skipbench.checkpoints.layouts import BackboneTensors, find_backbone
 from skipbench.checkpoints.metadata import Metadata, optimizer_of, residual_of
 from skipbench.checkpoints.shape import Shape, canonical
 from skipbench.checkpoints.timm_hub import TIMM_SOURCE, read_timm
@@ -24,13 +24,13 @@ POSITION_RULES: dict[str, PositionRule] = {
     "timm": "antialias",
     "transformers": "offset",
 }
-# Where heads are not 64 wide, and the weights alone cannot tell.
+# Widths whose heads are not 64 wide, which the weights alone do not show.
 WIDE_HEADS = {1280: 16, 1408: 16, 1664: 16}  # ViT-H, ViT-g, ViT-G
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a user, a suite file or a baseline says the checkpoint is; None: anything."""
+    """What a user, a suite or a baseline expects of the checkpoint; None: anything."""
 
     depth: int | None = None
     width: int | None = None
@@ -58,8 +58,8 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Open a weights file, a Hugging Face style folder, or `timm:NAME`.
 
-    weights: "teacher" or "student" where both are there (default: the teacher).
-    expected: what it must be; anything else is a CheckpointError with both values.
+    weights: "teacher" or "student", if it contains both (default: the teacher).
+    expected: anything else is a CheckpointError with both values.
     """
     expected = expected or Expected()
     name = str(source)
@@ -68,22 +68,21 @@ def open_checkpoint(
     else:
         raw = read_file(Path(source).expanduser())
         name = Path(source).name or name
-    # The hash first: of a wrong file, nothing else is worth saying.
+    # The hash first: nothing else matters about the wrong file.
     if expected.sha256 and expected.sha256.lower() != raw.sha256:
         raise CheckpointError(
-            f"{source} is another file than expected:\n"
-            f"sha256 {raw.sha256}\nexpected {expected.sha256}"
+            f"{source} is not the expected file:\nsha256 {raw.sha256}\nexpected {expected.sha256}"
         )
     found = find_backbone(raw.tree, weights, name)
     metadata = Metadata(raw.tree, raw.metadata, raw.metadata_source)
-    state, shape = canonical(found.state, _told_grid(metadata, found), name)
+    state, shape = canonical(found.state, _stated_grid(metadata, found), name)
     facts = _gather(raw, found, metadata, shape, expected, name, position_rule)
     return Checkpoint(state, facts)
 
 
 def _gather(
     raw: RawFile,
-    found: Found,
+    found: BackboneTensors,
     metadata: Metadata,
     shape: Shape,
     expected: Expected,
@@ -97,19 +96,19 @@ def _gather(
     heads, sources["heads"] = _heads(metadata, shape.width, layout, expected, name)
     rule, sources["position_rule"] = _position_rule(layout, shape, metadata, position_rule)
     eps = metadata.number("layer_norm_eps", "norm_eps")
-    sources["norm_eps"] = eps[1] if eps else "as DINO, DINOv2, MAE, DeiT and timm"
+    sources["norm_eps"] = eps[1] if eps else "as in DINO, DINOv2, MAE, DeiT and timm"
     sources["weights"] = f"from {found.branch}" if found.branch.words else "the only ones there"
 
-    told = {
-        "epoch": metadata.whole("epoch", "epochs_trained"),
+    stated = {
+        "epoch": metadata.integer("epoch", "epochs_trained"),
         "optimizer": optimizer_of(metadata, raw.tree),
         "residual": residual_of(metadata, name),
         "initialisation": metadata.text(
             "initialisation", "initialization", "init_method", "weight_init", "init"
         ),
     }
-    sources |= {key: pair[1] if pair else "not in the file" for key, pair in told.items()}
-    values: dict[str, Any] = {key: pair[0] if pair else None for key, pair in told.items()}
+    sources |= {key: pair[1] if pair else "not in the file" for key, pair in stated.items()}
+    values: dict[str, Any] = {key: pair[0] if pair else None for key, pair in stated.items()}
     return CheckpointFacts(
         name=name,
         sha256=raw.sha256,
@@ -126,23 +125,23 @@ def _gather(
     )
 
 
-def _notes(found: Found) -> tuple[str, ...]:
+def _notes(found: BackboneTensors) -> tuple[str, ...]:
     notes = []
     if found.others:
         others = ", ".join(str(branch) for branch in found.others)
-        notes.append(f"{found.branch} taken; {others} also in the file (--weights chooses)")
+        notes.append(f"using {found.branch}; the file also contains {others} (--weights chooses)")
     if found.dropped:
         counts = ", ".join(f"{n} of {head}" for head, n in found.dropped.items())
-        notes.append(f"tensors not needed for features left out: {counts}")
+        notes.append(f"ignored tensors that features do not need: {counts}")
     return tuple(notes)
 
 
-def _layout(found: Found, metadata: Metadata, raw: RawFile) -> tuple[str, str]:
+def _layout(found: BackboneTensors, metadata: Metadata, raw: RawFile) -> tuple[str, str]:
     keys = found.original_keys | found.dropped.keys()
     arguments = {name for name, _, _ in metadata.entries}
-    told = metadata.text("layout")
-    if told and told[0] in POSITION_RULES:
-        return told
+    stated = metadata.text("layout")
+    if stated and stated[0] in POSITION_RULES:
+        return stated
     if raw.metadata_source == TIMM_SOURCE:
         return _layout_of_timm(raw.path.name), f"{raw.metadata_source}: its name"
     if any(key.startswith("embeddings.") for key in keys):
@@ -180,10 +179,10 @@ def _position_rule(
 ) -> tuple[PositionRule, str]:
     if asked:
         return asked, "asked for"
-    if told := metadata.text("position_rule"):
-        if told[0] not in get_args(PositionRule):
-            raise CheckpointError(f"{told[1]}: unknown position rule {told[0]!r}")
-        return told[0], told[1]  # type: ignore[return-value]
+    if stated := metadata.text("position_rule"):
+        if stated[0] not in get_args(PositionRule):
+            raise CheckpointError(f"{stated[1]}: unknown position rule {stated[0]!r}")
+        return stated[0], stated[1]  # type: ignore[return-value]
     family = metadata.text("model_type")
     if layout in ("dinov2", "transformers") and shape.registers:
         return "antialias", "DINOv2's rule with registers"
@@ -195,11 +194,11 @@ def _position_rule(
 def _heads(
     metadata: Metadata, width: int, layout: str, expected: Expected, name: str
 ) -> tuple[int, str]:
-    told = metadata.whole("num_heads", "num_attention_heads", "heads", "n_heads")
+    stated = metadata.integer("num_heads", "num_attention_heads", "heads", "n_heads")
     if expected.heads:
         heads, source = expected.heads, "asked for"
-    elif told:
-        heads, source = told
+    elif stated:
+        heads, source = stated
     elif layout == "mocov3" and width == 384:
         heads, source = 12, "MoCo v3's own ViT-S has 12"
     elif width in WIDE_HEADS:
@@ -208,22 +207,24 @@ def _heads(
         heads, source = width // 64, "64-wide heads, as DINO's"
     else:
         raise CheckpointError(
-            f"{name}: the number of attention heads is not in the file, and its width of {width}\n"
-            "is no multiple of 64. Give it with --heads."
+            f"{name}: the file does not state the number of attention heads, and its width of\n"
+            f"{width} is not a multiple of 64. Give the number with --heads."
         )
     if heads < 1 or width % heads:
-        raise CheckpointError(f"{name}: {heads} heads ({source}) do not divide a width of {width}")
+        raise CheckpointError(
+            f"{name}: {heads} heads ({source}) do not divide its width of {width}"
+        )
     return heads, source
 
 
 def _agree(metadata: Metadata, shape: Shape, expected: Expected, name: str) -> None:
-    """What was asked for, and what the file says of itself, against the weights."""
-    told = {
-        "depth": metadata.whole("num_hidden_layers", "depth"),
-        "width": metadata.whole("hidden_size", "embed_dim", "width"),
-        "patch": metadata.whole("patch_size", "patch"),
+    """Compare what was asked for, and what the file states, with the weights."""
+    stated = {
+        "depth": metadata.integer("num_hidden_layers", "depth"),
+        "width": metadata.integer("hidden_size", "embed_dim", "width"),
+        "patch": metadata.integer("patch_size", "patch"),
     }
-    for fact, value in told.items():
+    for fact, value in stated.items():
         actual = getattr(shape, fact)
         asked = getattr(expected, fact)
         if asked is not None and asked != actual:
@@ -234,19 +235,19 @@ def _agree(metadata: Metadata, shape: Shape, expected: Expected, name: str) -> N
             raise CheckpointError(
                 f"{name}: {value[1]} says {fact} {value[0]}, its weights have {actual}"
             )
-    heads = metadata.whole("num_heads", "num_attention_heads", "heads", "n_heads")
+    heads = metadata.integer("num_heads", "num_attention_heads", "heads", "n_heads")
     if heads and expected.heads and heads[0] != expected.heads:
         raise CheckpointError(
             f"{name}: {expected.heads} heads were asked for, {heads[1]} says {heads[0]}"
         )
 
 
-def _told_grid(metadata: Metadata, found: Found) -> tuple[int, int] | None:
-    """The grid where an image size that is not square was used in training."""
-    told = metadata.tell("img_size", "image_size", "input_size")
-    if told is None or not isinstance(told[0], tuple | list) or "pos_embed" not in found.state:
+def _stated_grid(metadata: Metadata, found: BackboneTensors) -> tuple[int, int] | None:
+    """The grid of position embeddings, if the file states a training size that is not square."""
+    stated = metadata.find("img_size", "image_size", "input_size")
+    if stated is None or not isinstance(stated[0], tuple | list) or "pos_embed" not in found.state:
         return None
-    sizes = [int(side) for side in told[0] if isinstance(side, int)][-2:]
+    sizes = [int(side) for side in stated[0] if isinstance(side, int)][-2:]
     patch = found.state["patch_embed.proj.weight"].shape[-1]
     if len(sizes) != 2:
         return None

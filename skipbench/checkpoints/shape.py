@@ -1,7 +1,7 @@
-"""A backbone's shape, read off its tensors; every tensor accounted for, none too few or too many.
+"""A backbone's shape, read from its tensors; no tensor may be missing or left over.
 
-The state dict that leaves here is canonical: float32, class token with its position already added,
-`pos_embed` holding the grid alone. One layout, whatever the file's was.
+The resulting state dict is canonical, whatever the layout of the file: float32, the class token
+with its position already added, `pos_embed` with the grid alone.
 """
 
 import math
@@ -79,14 +79,14 @@ def _read_shape(state: State, grid_hw: tuple[int, int] | None, name: str) -> Sha
     if kernel.ndim != 4 or kernel.shape[1] != 3 or kernel.shape[2] != kernel.shape[3]:
         raise CheckpointError(
             f"{name}: the patch embedding has the shape {tuple(kernel.shape)}; "
-            "(width, 3, patch, patch) was expected"
+            "expected (width, 3, patch, patch)"
         )
     indices = {int(m[1]) for key in state if (m := re.match(r"blocks\.(\d+)\.", key))}
     hidden = [v.shape[0] for k, v in state.items() if re.match(r"blocks\.\d+\.mlp\.fc1\.weight", k)]
     inner = [v.shape[1] for k, v in state.items() if re.match(r"blocks\.\d+\.mlp\.fc2\.weight", k)]
     if not indices or not hidden or not inner:
         raise CheckpointError(
-            f"{name}: no transformer blocks in it; keys: {some_of(sorted(state))}"
+            f"{name}: no transformer blocks found; keys: {some_of(sorted(state))}"
         )
     return Shape(
         width=kernel.shape[0],
@@ -109,15 +109,15 @@ def _square_grid(state: State, name: str) -> tuple[int, int]:
         if side > 0 and side * side + prefix == entries:
             return side, side
     raise CheckpointError(
-        f"{name}: its position embedding, {tuple(state['pos_embed'].shape)}, is no square grid,\n"
-        "and no img_size in its metadata says which grid it is"
+        f"{name}: its position embedding, {tuple(state['pos_embed'].shape)}, is not a square grid\n"
+        "and its metadata has no img_size that explains it"
     )
 
 
 def _fold_positions(state: State, shape: Shape, name: str) -> State:
-    """Add the class token's position to the class token, and leave the grid alone in `pos_embed`.
+    """Add the class token's position to the class token, and keep only the grid in `pos_embed`.
 
-    DeiT's distillation token becomes a register: to the patches it is one.
+    DeiT's distillation token becomes a register: for the patches it works like one.
     """
     state = dict(state)
     if "pos_embed" not in state or "cls_token" not in state:
@@ -143,7 +143,7 @@ def _match(state: State, wanted: dict[str, tuple[int, ...]], name: str) -> None:
     missing = [key for key in wanted if key not in state]
     extra = [key for key in state if key not in wanted]
     if missing or extra:
-        lines = [f"{name} does not fit a vision transformer; nothing was loaded."]
+        lines = [f"{name} does not match a vision transformer; nothing was loaded."]
         if missing:
             lines.append(f"missing: {some_of(missing)}")
         if extra:
@@ -155,7 +155,7 @@ def _match(state: State, wanted: dict[str, tuple[int, ...]], name: str) -> None:
         if tuple(state[key].shape) != size
     ]
     if wrong:
-        raise CheckpointError(f"{name}: tensors of the wrong shape:\n{some_of(wrong, 3)}")
+        raise CheckpointError(f"{name}: tensors of a wrong shape:\n{some_of(wrong, 3)}")
 
 
 def refuse_non_finite(state: State, name: str) -> None:

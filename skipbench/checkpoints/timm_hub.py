@@ -1,4 +1,4 @@
-"""`timm:NAME`: timm's own pretrained loading, from the hub's cache or the hub."""
+"""`timm:NAME`: pretrained weights through timm, from the hub or its cache."""
 
 import logging
 import socket
@@ -26,7 +26,7 @@ def read_timm(source: str) -> RawFile:
     with _quick_answer() as reachable:
         try:
             model = timm.create_model(name, pretrained=True, num_classes=0)
-        except Exception as error:  # the hub's client raises about everything
+        except Exception as error:  # the hub's client raises exceptions of many kinds
             raise CheckpointError(_why(name, error, reachable)) from None
     if not isinstance(model, VisionTransformer):
         raise CheckpointError(f"timm's {name} is a {type(model).__name__}, not a VisionTransformer")
@@ -44,8 +44,8 @@ def read_timm(source: str) -> RawFile:
 
 @contextmanager
 def _quick_answer() -> Iterator[bool]:
-    """Where the hub cannot be reached, its client would retry for a minute and say so each time:
-    then only the cache is looked at."""
+    """Use only the cache if the hub is unreachable: its client would retry for a minute and log
+    every attempt."""
     from huggingface_hub import constants
 
     reachable = not constants.HF_HUB_OFFLINE and _can_reach(constants.ENDPOINT)
@@ -62,7 +62,7 @@ def _quick_answer() -> Iterator[bool]:
 
 def _can_reach(address: str) -> bool:
     if getproxies():
-        return True  # a proxy's business
+        return True  # behind a proxy, nothing can be known in advance
     parts = urlsplit(address)
     port = parts.port or (80 if parts.scheme == "http" else 443)
     try:
@@ -78,6 +78,6 @@ def _why(name: str, error: Exception, reachable: bool) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     reason = text[:160] if reachable else f"{constants.ENDPOINT} cannot be reached"
     return (
-        f"timm:{name} could not be had: the download failed ({reason}),\n"
-        f"and no copy lies in {constants.HF_HUB_CACHE}."
+        f"timm:{name} could not be loaded: the download failed ({reason}),\n"
+        f"and there is no copy in {constants.HF_HUB_CACHE}."
     )

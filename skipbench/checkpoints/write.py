@@ -1,4 +1,4 @@
-"""Save weights so that nothing about them has to be guessed later."""
+"""Save weights with everything that is needed to load them."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ def save_checkpoint(
 ) -> Path:
     """Write a safetensors file with its facts in the header (residual, heads, epoch, optimizer, …).
 
-    `open_checkpoint` reads them back. The file appears whole or not at all.
+    `open_checkpoint` reads them back. The write is atomic.
     """
     from safetensors.torch import save
 
@@ -27,11 +27,11 @@ def save_checkpoint(
 
 
 def _in_order(content: bytes) -> bytes:
-    """safetensors writes the facts in any order: the same weights would have another hash each
-    time, and their figures would not be recognised."""
+    """safetensors writes metadata in random order: the same weights would have another hash each
+    time, and their records would not be found."""
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     header = {"__metadata__": dict(sorted(header.pop("__metadata__", {}).items())), **header}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight bytes
     return len(text).to_bytes(8, "little") + text + content[8 + length :]

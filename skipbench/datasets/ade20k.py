@@ -1,4 +1,4 @@
-"""ADE20K scene parsing (SceneParse150): 150 classes; the value 0, everything else, is ignored."""
+"""ADE20K scene parsing (SceneParse150): 150 classes; the value 0 (everything else) is ignored."""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""COCO 2017: images for pictures, and where `annotations/instances_*.json` is there, boxes and the
-segments of objects."""
+"""COCO 2017: images, and with `annotations/instances_*.json` the boxes and outlines of objects."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """COCO20k: 19,817 images of COCO train2014, for object discovery (Vo et al. 2020, LOST, TokenCut).
 
-Boxes around crowds are left out, corners rounded to whole pixels, as the published code does.
+Boxes around crowds are left out and corners rounded to whole pixels, as in the published code.
 """
 
 from pathlib import Path
@@ -50,7 +50,7 @@ class Coco20k(Source):
 
 
 def official_names() -> list[str]:
-    """In the order of the published list, which is random."""
+    """In the (random) order of the published list."""
     numbers = " ".join(fact_lines("coco20k.txt")).split()
     return [f"COCO_train2014_{int(number):012d}" for number in numbers]
 

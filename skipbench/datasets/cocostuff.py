@@ -1,6 +1,6 @@
 """COCO-Stuff 164k: 171 classes of things and stuff, or the 27 coarse ones (`--classes 27`).
 
-The PNG of `stuffthingmaps` hold 0 to 181 with eleven gaps, 255 = unlabelled.
+The PNG files of `stuffthingmaps` contain 0 to 181 with eleven gaps, 255 = unlabelled.
 """
 
 from functools import cache

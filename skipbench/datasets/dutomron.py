@@ -16,7 +16,7 @@ SOURCE = Saliency(
             5_168,
             official=(
                 ("DUT-OMRON-image", "pixelwiseGT-new-PNG"),
-                # as programs unpack that make a folder of each archive's name
+                # unpacked into a folder with the name of each archive
                 (
                     "DUT-OMRON-image/DUT-OMRON-image",
                     "DUT-OMRON-gt-pixelwise.zip/pixelwiseGT-new-PNG",

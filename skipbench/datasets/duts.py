@@ -1,6 +1,6 @@
 """DUTS: images of ImageNet and SUN with masks of salient objects (Wang et al. 2017).
 
-Figures of methods without labels are on DUTS-TE, the split `test`; DUTS-TR is `train`.
+Unsupervised methods are evaluated on DUTS-TE, the split `test`; DUTS-TR is `train`.
 """
 
 from skipbench.datasets.common.saliency import Part, Saliency

@@ -1,15 +1,15 @@
-"""What a user has at hand, as `folder:PATH`: images with masks and/or boxes, in splits or in one.
+"""Your own images, as `folder:PATH`: with masks or boxes or both, in one split or several.
 
     PATH/
-      images/[train/]a.jpg …   where every image lies in a sub-folder, these are the splits;
-      masks/[train/]a.png …    else PATH/train.txt may list one; else all is one split: "all"
+      images/[train/]a.jpg …   splits are sub-folders, if every image is in one; or lists of names
+      masks/[train/]a.png …    (PATH/train.txt); otherwise there is one split, "all"
       classes.txt              line by line: the class of value 0, 1, 2 …; or value<TAB>name
-      boxes.csv                image,xmin,ymin,xmax,ymax[,class] with half-open pixels,
+      boxes.csv                image,xmin,ymin,xmax,ymax[,class] in half-open pixels,
       *.json                   or a COCO annotation file (also in annotations/)
 
-In `classes.txt`, value<TAB>name is for values with gaps; the name `ignore` marks values that do
-not count (255 never does). Boxes of an image that EXIF turns are on the pixels as stored, unless
-the COCO file gives the size of the turned picture.
+In `classes.txt`, value<TAB>name is for values with gaps; the name `ignore` marks values that are
+not scored (255 never is). Boxes of an image with an EXIF orientation refer to the pixels as stored,
+unless the COCO file gives the size of the rotated image.
 """
 
 import csv
@@ -83,7 +83,7 @@ class Folder(Source):
 
         lacking = frozenset(listed) - masks.keys() if labels else frozenset()
         by_list = (folder / f"{split}.txt").exists()
-        why = f"{folder / split}.txt is empty" if by_list and not wanted else "no image is there"
+        why = f"{folder / split}.txt is empty" if by_list and not wanted else "no images found"
         return Listing(listed, make, absent, lacking, why, by_list)
 
 
@@ -94,27 +94,27 @@ def _stem(name: str) -> str:
 
 
 def _by_stem(folder: Path) -> dict[str, str]:
-    """The image files below a folder, by their paths from there without the endings."""
+    """The image files below a folder, by their relative paths without the suffix."""
     if not folder.is_dir():
         return {}
     found: dict[str, str] = {}
     for file in walk_images(folder):
         stem = file.rpartition(".")[0]
         if stem in found:
-            raise DataError(f"{folder}: two files have one name, {found[stem]} and {file}")
+            raise DataError(f"{folder}: two files have the same name, {found[stem]} and {file}")
         found[stem] = file
     return found
 
 
 def _sub_folders(files: Mapping[str, str]) -> list[str]:
-    """The splits, where every image lies in a sub-folder."""
+    """The splits, if every image is in a sub-folder."""
     if not all("/" in name for name in files):
         return []
     return sorted({name.partition("/")[0] for name in files})
 
 
 def _lists(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """The .txt files that list images, and not something else."""
+    """The .txt files that list images."""
     texts = [p for p in sorted(folder.glob("*.txt")) if p.name != "classes.txt"]
     lists = {p.stem: read_list(p) for p in texts}
     return [n for n, lines in lists.items() if not lines or any(_stem(x) in files for x in lines)]
@@ -122,28 +122,26 @@ def _lists(folder: Path, files: Mapping[str, str]) -> list[str]:
 
 def read_classes(path: Path) -> Labels:
     if not path.exists():
-        raise DataError(
-            f"{path} is missing: with masks there must be a list of classes, one a line"
-        )
+        raise DataError(f"{path} is missing: masks need a list of classes, one per line")
     values: dict[int, str] = {}
     lines = read_text(path).rstrip("\r\n ").splitlines()
     if lines and all(re.match(r"\s*\d+[ ,:;]", line) for line in lines):
-        raise DataError(f"{path}: {lines[0]!r}: a TAB belongs between a value and its class")
+        raise DataError(f"{path}: {lines[0]!r}: expected a TAB between a value and its class")
     for number, line in enumerate(lines):
         value, tab, name = line.partition("\t")
         if not tab:
             value, name = str(number), line
         if not (value.strip().isdecimal() and name.strip() and _is_new(int(value), name, values)):
             raise DataError(
-                f"{path}: line {number + 1}, {line!r}: give a class, or value<TAB>class with a "
+                f"{path}: line {number + 1}, {line!r}: expected a class, or value<TAB>class with a "
                 "value from 0 to 254 (255 is always ignored)"
             )
         values[int(value)] = name.strip()
     named = {value: name for value, name in values.items() if name.lower() != "ignore"}
     if not named:
-        raise DataError(f"{path}: no class in it")
+        raise DataError(f"{path}: no classes in it")
     if twice := [name for name, count in Counter(named.values()).items() if count > 1]:
-        raise DataError(f"{path}: {twice[0]!r} stands there twice; give each class its own name")
+        raise DataError(f"{path}: class {twice[0]!r} is listed twice")
     return Labels(
         classes=tuple(named.values()),
         colours=palette(len(named)),
@@ -164,7 +162,7 @@ def _jsons(folder: Path) -> list[Path]:
 def _box_reader(
     folder: Path, split: str, files: Mapping[str, str]
 ) -> Callable[[str], Boxes] | None:
-    """The boxes of an image by its path below images/."""
+    """A function from an image's path below images/ to its boxes."""
     if (folder / "boxes.csv").exists():
         boxes = _matched(folder / "boxes.csv", files)
         return lambda file: boxes.get(file) or _no_boxes()
@@ -182,8 +180,8 @@ def _box_reader(
 
 
 def _matched(table: Path, files: Mapping[str, str]) -> dict[str, Boxes]:
-    """By the path below images/. A row names that path or, where it is the only one, the file's
-    name, with or without the ending; a row for an image that is not there is an error."""
+    """By the path below images/. A row gives that path or, where it is unique, the file's name,
+    with or without its suffix; a row for an image that does not exist is an error."""
     names: dict[str, list[str]] = {}
     for stem, file in files.items():
         names.setdefault(stem, []).append(file)
@@ -193,10 +191,10 @@ def _matched(table: Path, files: Mapping[str, str]) -> dict[str, Boxes]:
     for image, boxes in read_boxes_csv(table).items():
         places = names.get(_stem(image), [])
         if len(places) != 1:
-            what = f"{len(places)} images have this name" if places else "there is no such image"
+            what = f"{len(places)} images have this name" if places else "no such image"
             raise DataError(f"{table}: {image!r}: {what} in images/")
         if places[0] in found:
-            raise DataError(f"{table}: {places[0]} has more than one name, {image!r} among them")
+            raise DataError(f"{table}: {places[0]} is named in several ways, one is {image!r}")
         found[places[0]] = boxes
     return found
 
@@ -227,13 +225,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         missing = {"image", *CORNERS} - set(rows.fieldnames or ())
         if missing:
             raise DataError(
-                f"{path}: its first line must be image,{','.join(CORNERS)}[,class], "
-                f"and lacks {', '.join(sorted(missing))}"
+                f"{path}: its first line must be image,{','.join(CORNERS)}[,class]; "
+                f"missing: {', '.join(sorted(missing))}"
             )
         for row in rows:
             yield rows.line_num, row
     except csv.Error as error:
-        raise DataError(f"{path}: line {rows.line_num}: not a readable table ({error})") from None
+        raise DataError(f"{path}: line {rows.line_num}: unreadable CSV ({error})") from None
 
 
 def _no_boxes() -> Boxes:

@@ -1,7 +1,7 @@
-"""Textured shapes, drawn by the package: no files, for a demo and for tests.
+"""Textured shapes, drawn by the package without any files, for the demo and for tests.
 
-Six textures and a background. Colour, outline and place say nothing about the class, so features
-that see texture score better than features that do not.
+Six textures and a background. Colour, outline and position are independent of the class, so
+features that encode texture score better than features that do not.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class DrawnItem(Item):
-    """Drawn when it is asked for; its path names it, there is no file."""
+    """Drawn on access; its path is only a name, there is no file."""
 
     split: str = "train"
     index: int = 0
@@ -63,7 +63,7 @@ class DrawnItem(Item):
 
 @lru_cache(maxsize=512)
 def _mask(split: str, index: int) -> np.ndarray:
-    """Kept, because training and scoring ask for it again and again; a few dozen kB each."""
+    """Cached, because training and scoring use it repeatedly; a few dozen kB each."""
     return synthetic.draw(SEED, split, index).mask
 
 
@@ -71,7 +71,7 @@ class Shapes(Source):
     title = "textured shapes"
     licence = "made by this package"
     places = ()
-    tree = "  (nothing on disk)"
+    tree = "  (no files)"
     splits = {"train": Split(200, "masks"), "val": Split(100, "masks")}
     on_disk = False
 

@@ -54,7 +54,7 @@ class Voc2012(Devkit):
 
 
 def write_masks(mats: Path, devkit: Path, names: Sequence[str]) -> None:
-    """`SegmentationClassAug` from SBD's .mat files; where VOC has a mask, VOC's is taken."""
+    """`SegmentationClassAug` from SBD's .mat files; where VOC has a mask of its own, from that."""
     folder = devkit / "SegmentationClassAug"
     folder.mkdir(exist_ok=True)
     done = stems(folder, ".png")
@@ -83,8 +83,8 @@ def _read_mat(path: Path) -> np.ndarray:
         raise DataError(f"mask is missing: {path}")
     try:
         return loadmat(path)["GTcls"][0]["Segmentation"][0].astype("uint8")
-    except Exception as error:  # scipy has exceptions of its own for each way to be damaged
-        raise DataError(f"{path}: not one of SBD's masks ({error})") from None
+    except Exception as error:  # scipy has many exceptions for damaged files
+        raise DataError(f"{path}: not a mask of SBD ({error})") from None
 
 
 SOURCE = Voc2012(

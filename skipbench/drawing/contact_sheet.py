@@ -42,7 +42,7 @@ PDF_PICTURES = 1000  # matplotlib keeps them in memory until the PDF is closed: 
 @dataclass(frozen=True)
 class Row:
     label: str  # below the first picture: a file name
-    pictures: Sequence[Callable[[], np.ndarray] | None]  # read HWC uint8; None: left blank
+    pictures: Sequence[Callable[[], np.ndarray] | None]  # return HWC uint8; None: left blank
 
 
 def contact_sheet(
@@ -72,7 +72,7 @@ def _page(columns: Sequence[str], rows: Sequence[Row], note: str, width: int) ->
     _add_headings(page, columns, lefts, width, heading)
     for row in rows:
         pictures = [read and _scaled(read(), width) for read in row.pictures]
-        page.add_row(pictures, [row.label], lefts, [width] * len(lefts), small)
+        page.add_row(pictures, [row.label], lefts, [width] * len(lefts), small, centred=True)
         page.y += gap
     lines = wrapped(note, page_width - 2 * gap, small)
     page.y += len(lines) * LINE * small
@@ -123,7 +123,7 @@ def save_contact_sheet(
             page.clear()
     book = stem.with_name(f"{stem.name}.pdf")
     if pictures > pdf_pictures:
-        log.info("%s has the first %d pictures; PNGs have all %d", book, pdf_pictures, pictures)
+        log.info("%s stops at %d pictures; the PNG pages have all %d", book, pdf_pictures, pictures)
     if written:
         write_whole(book, content.getvalue())
     else:

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -39,7 +40,11 @@ METADATA: dict[str, dict[str, None]] = {
 def style() -> Iterator[None]:
     """For drawing and saving, in place of the user's matplotlibrc, which may ask for LaTeX."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # else: "building the font cache"
-    from matplotlib.style import context
+    try:
+        from matplotlib.style import context
+    except ValueError:  # a notebook's backend, handed down to an environment that lacks it
+        os.environ.pop("MPLBACKEND", None)
+        from matplotlib.style import context
 
     with context(["default", STYLE]):
         yield
@@ -68,13 +73,14 @@ class Page:
         lefts: Sequence[int],
         widths: Sequence[int],
         size: float,
+        centred: bool = False,
     ) -> None:
-        """Pictures centred in their columns, captions below."""
+        """Captions below. Smaller pictures are centred vertically, and if asked, horizontally."""
         top, tall = round(self.y), max((one.height for one in pictures if one), default=0)
         for picture, left, width in zip(pictures, lefts, widths, strict=True):
             if picture:
-                x, y = left + (width - picture.width) // 2, top + (tall - picture.height) // 2
-                self.place(picture, x, y)
+                x = left + (width - picture.width) // 2 if centred else left
+                self.place(picture, x, top + (tall - picture.height) // 2)
         fitting = [ending(text, width, size) for text, width in zip(captions, widths, strict=False)]
         self.y = top + tall + (1.1 * LINE * size if any(fitting) else 0)
         for text, left in zip(fitting, lefts, strict=False):
@@ -86,6 +92,7 @@ class Page:
         self.axes.text(x, self.y - 0.3 * size, "\n".join(lines), **look)
 
     def finish(self, width: int, dpi: float = 72) -> "Figure":
+        """As wide as this, as tall as what is on it; dpi decides only its size in print."""
         figure, height = self.figure, round(self.y)
         figure.set_dpi(dpi)
         figure.set_size_inches(width / dpi, height / dpi)
@@ -128,7 +135,7 @@ def _glyphs() -> frozenset[int]:
 
 
 def text_width(text: str, size: float) -> float:
-    """In the unit of the font size."""
+    """In pixels for a font size in pixels, in points for one in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 

@@ -1,4 +1,4 @@
-"""Which device and precision a run uses, and what counts as running out of memory."""
+"""Device and precision of a run, and what counts as out of memory."""
 
 import torch
 
@@ -16,7 +16,7 @@ def choose_device(asked: str = "auto") -> torch.device:
     except RuntimeError:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda", "mps"):
-        raise UsageError(f"no device {asked!r}; give auto, cpu, cuda, cuda:N or mps")
+        raise UsageError(f"--device {asked!r}: expected auto, cpu, cuda, cuda:N or mps")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(
             f"--device {asked}: no CUDA device on this machine (torch {torch.__version__}). "
@@ -24,7 +24,7 @@ def choose_device(asked: str = "auto") -> torch.device:
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(
-            f"--device {asked}: this machine has {torch.cuda.device_count()} device(s)"
+            f"--device {asked}: this machine has {torch.cuda.device_count()} CUDA device(s)"
         )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UsageError("--device mps: no Apple GPU on this machine. Use --device cpu.")
@@ -34,7 +34,7 @@ def choose_device(asked: str = "auto") -> torch.device:
 def choose_precision(asked: str, device: torch.device) -> str:
     """auto: bf16 (or fp16 on older cards) on a CUDA device, fp32 elsewhere."""
     if asked not in PRECISIONS:
-        raise UsageError(f"no precision {asked!r}; give {', '.join(PRECISIONS)}")
+        raise UsageError(f"--precision {asked!r}: expected {', '.join(PRECISIONS)}")
     if asked != "auto":
         return asked
     if device.type != "cuda":
@@ -43,8 +43,8 @@ def choose_precision(asked: str, device: torch.device) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """On a GPU torch has a class for it; on the CPU, the words of the allocator, or of oneDNN
-    that found no room for its scratch space."""
+    """On GPUs torch has an exception class for it; on the CPU, the allocator has a message for it,
+    and so has oneDNN without room for its scratch space."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     words = (

@@ -1,4 +1,4 @@
-"""A lock on a file, which the system itself lets go of when a process dies, however it dies."""
+"""A file lock, which the operating system releases when the process dies, however it dies."""
 
 import os
 import time
@@ -10,12 +10,12 @@ from typing import Self
 
 try:
     import fcntl
-except ImportError:  # Windows: one process at a time is the user's business there
+except ImportError:  # Windows: no locking; run one process at a time
     fcntl = None  # type: ignore[assignment]
 
 
 class FileLock:
-    """Exclusive for the one who writes, shared for those who read."""
+    """Exclusive for a writer, shared for readers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,13 +35,13 @@ class FileLock:
                 return False
             if self._is_there():
                 break
-            self.release()  # removed meanwhile: another process would lock a new file
+            self.release()  # deleted meanwhile: other processes would lock a new file
         if exclusive:
-            self.sign_of_life()
+            self.heartbeat()
         return True
 
     def _is_there(self) -> bool:
-        """Whether the file that is locked is still the one of that name."""
+        """Whether the locked file still has that name."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self._file or 0))  # noqa: PTH116
         except FileNotFoundError:
@@ -54,23 +54,23 @@ class FileLock:
         on_wait: Callable[[], None],
         poll: float = 0.2,
     ) -> bool:
-        """Wait while the holder shows signs of life; False once it has shown none for so long."""
+        """Wait while the holder is active; False once it has had no heartbeat for too long."""
         waited_since = time.time()
-        told = False
+        announced = False
         while not self.try_acquire(exclusive):
-            if not told:
+            if not announced:
                 on_wait()
-                told = True
-            if time.time() - max(self._last_sign(), waited_since) > stalled_after:
+                announced = True
+            if time.time() - max(self._last_heartbeat(), waited_since) > stalled_after:
                 return False
             time.sleep(poll)
         return True
 
-    def sign_of_life(self) -> None:
+    def heartbeat(self) -> None:
         with suppress(FileNotFoundError):
             os.utime(self.path)
 
-    def _last_sign(self) -> float:
+    def _last_heartbeat(self) -> float:
         try:
             return self.path.stat().st_mtime
         except OSError:
@@ -78,7 +78,7 @@ class FileLock:
 
     def release(self) -> None:
         if self._file is not None:
-            os.close(self._file)  # closing lets the lock go
+            os.close(self._file)  # which releases the lock
             self._file = None
 
     def __enter__(self) -> Self:

@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit() -> str | None:
-    """Of the checkout this package is run from, if it is one; "-changed" where files differ."""
+    """Of the git checkout that the package is run from, if any; "-changed" if files differ."""
     import subprocess
 
     here = Path(__file__).parents[2]
@@ -67,7 +67,7 @@ def processor() -> str:
 
 
 def of_this_run(device: str) -> dict[str, Any]:
-    """For the record."""
+    """As stored in records."""
     import torch
 
     from skipbench import __version__
@@ -93,7 +93,7 @@ def _kilobytes(path: str, key: str) -> int | None:
 
 
 def available_bytes() -> int:
-    """What a process could still take; where the system does not say, half of what is built in."""
+    """Memory a process could still allocate; half of the physical memory if that is unknown."""
     if (free := _kilobytes("/proc/meminfo", "MemAvailable:")) is not None:
         return free * 1024
     try:
@@ -103,8 +103,7 @@ def available_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """Most memory this process has held. (`ru_maxrss` would count that of the one it was forked
-    from, before it became this program.)"""
+    """Peak memory of this process. (`ru_maxrss` would include the process it was forked from.)"""
     if (peak := _kilobytes("/proc/self/status", "VmHWM:")) is not None:
         return peak * 1024
     try:
@@ -116,15 +115,15 @@ def peak_bytes() -> int:
 
 
 def wait_politely() -> None:
-    """To be called before torch is loaded. Whoever has set something else is not overruled."""
+    """Call before torch is loaded. Settings of the user are respected."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SHORT_SPIN)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Small eigen-problems are thousands of tiny parallel steps: on a busy machine each of them
-    waits for its last thread, and a tenth of a second becomes a minute."""
+    """Small eigenproblems are thousands of tiny parallel steps: on a busy machine each waits for
+    its slowest thread, and a tenth of a second becomes a minute."""
     import torch
 
     threads = torch.get_num_threads()

@@ -1,5 +1,5 @@
-"""The same work on many things, by threads: for decoding, during which Pillow and zlib let go of
-the interpreter. Threads start at once, and Ctrl-C leaves nothing behind."""
+"""A function applied to many items by threads: for decoding, during which Pillow and zlib release
+the GIL. Threads start at once, and Ctrl-C leaves no processes behind."""
 
 import os
 from collections import deque
@@ -12,11 +12,11 @@ from skipbench.engine.progress import progress
 Thing = TypeVar("Thing")
 Done = TypeVar("Done")
 
-AHEAD = 8  # things under way for each thread
+AHEAD = 8  # items in flight per thread
 
 
 def cores() -> int:
-    """Those this process may use; two at least, so that reading and decoding overlap."""
+    """Cores this process may use; at least two, so that reading and decoding overlap."""
     allowed = getattr(os, "sched_getaffinity", None)
     return max(2, len(allowed(0)) if allowed else os.cpu_count() or 1)
 
@@ -24,7 +24,7 @@ def cores() -> int:
 def in_parallel(
     work: Callable[[Thing], Done], things: Sequence[Thing], label: str, unit: str = "images"
 ) -> Iterator[Done]:
-    """In the order of the things, with a progress line."""
+    """Results in the order of the items, with a progress line."""
     workers = cores()
     pool = ThreadPoolExecutor(workers)
     ahead: deque[Future[Done]] = deque()

@@ -1,4 +1,4 @@
-"""One line about long work: animated on a terminal, a few plain lines in a log, silent if asked."""
+"""Progress of long work: a bar on a terminal, a few plain lines in a log, nothing with --quiet."""
 
 import sys
 import time
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 class Progress(Protocol):
     def __call__(self, n: int, note: str = "") -> None:
-        """So many more are done; a note stands at the end of the line."""
+        """`n` more are done; a note is shown at the end of the line."""
 
 
-Begin = Callable[[int, str], None]  # (how many parts are done, which one begins)
-Reach = Callable[[int], None]  # called with how many bytes are done in all
+Begin = Callable[[int, str], None]  # (number of parts done, name of the next one)
+Reach = Callable[[int], None]  # called with the number of bytes done so far
 MB = 10**6
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -27,7 +27,7 @@ quiet = False  # set by --quiet
 
 @contextmanager
 def progress(label: str, total: int, unit: str = "images", done: int = 0) -> Iterator[Progress]:
-    """`done` is what an earlier run did already: it counts for the bar, not for the rate."""
+    """done: of an earlier run, which counts for the bar but not for the rate."""
     if quiet or total <= done:
         yield lambda n, note="": None
     elif _is_animated():
@@ -39,7 +39,7 @@ def progress(label: str, total: int, unit: str = "images", done: int = 0) -> Ite
 
 @contextmanager
 def megabytes(label: str, total: int, done: int = 0) -> Iterator[Reach]:
-    """Progress in whole megabytes. The last, begun one counts once all bytes are there."""
+    """Progress in whole megabytes; the last, partial one counts once all bytes are done."""
     whole, shown = -(-total // MB), done // MB
     with progress(label, whole, "MB", shown) as advance:
 
@@ -55,7 +55,7 @@ def megabytes(label: str, total: int, done: int = 0) -> Iterator[Reach]:
 
 @contextmanager
 def overall(total: int, unit: str) -> Iterator[Begin]:
-    """Work in many parts, called by `unit`: what is shown of a part stands below the whole."""
+    """Work in many parts, called `unit`: progress of a part is shown below that of the whole."""
     if quiet:
         yield lambda done, label: None
     elif _is_animated():
@@ -84,7 +84,7 @@ def _animated(label: str, total: int, unit: str, done: int) -> Iterator[Progress
                 bar.remove_task(task)
 
 
-_shown: "Bar | None" = None  # the display of the whole, while there is one
+_shown: "Bar | None" = None  # the display of `overall`, while it is active
 
 
 @contextmanager
@@ -113,8 +113,8 @@ def _bar() -> "Iterator[Bar]":
     from rich.progress import Progress as Bar
 
     class Above(FileProxy):
-        """What is written meanwhile stands above the bars. Both rich and Click would look for the
-        terminal behind it, if this did not say that it is one itself."""
+        """Output written meanwhile appears above the bars. Without this property, rich and Click
+        would look for the terminal behind it."""
 
         encoding, errors = "utf-8", "strict"
 
@@ -172,7 +172,7 @@ def _is_animated() -> bool:
 
 
 def duration(seconds: float) -> str:
-    """In words, for a forecast: "40 s", "12 min", "2 h 5 min"."""
+    """For estimates: "40 s", "12 min", "2 h 5 min"."""
     minutes = round(seconds / 60)
     if seconds < 90:
         return f"{round(seconds)} s"

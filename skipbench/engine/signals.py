@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM: what was begun is closed properly, and the process is gone in two seconds.
+"""Ctrl-C and SIGTERM: files are closed properly, and the process ends within two seconds.
 
-Python sees a signal only between two of its own steps, and one matrix product can take longer than
-anybody wants to wait. So a thread listens too: if the process has not ended by itself in time, the
-thread ends it. Nothing is lost by that, because everything on disk is whole at every moment.
+Python handles a signal only between two bytecode instructions, and one matrix product can take
+longer than that. So a thread listens too, and ends the process if it has not ended by itself in
+time. Nothing is lost, because files on disk are complete at every moment.
 """
 
 import os
@@ -17,11 +17,11 @@ from types import FrameType
 INTERRUPTED = 130
 TERMINATED = 143
 CODES = {int(signal.SIGINT): INTERRUPTED, int(signal.SIGTERM): TERMINATED}
-GRACE = 1.5  # seconds for an orderly end
+GRACE = 1.5  # seconds for a clean exit
 
 
 class Terminated(BaseException):
-    """Like KeyboardInterrupt: not an Exception, so that no handler of errors swallows it."""
+    """Like KeyboardInterrupt not an Exception, so that no error handler swallows it."""
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def signals_end_it() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGTERM, before[0])
         signal.set_wakeup_fd(before[1])
-        os.close(told)  # the thread reads the end of the pipe and is gone, unless it has heard
+        os.close(told)  # the thread reads the end of the pipe and ends, unless it got a signal
 
 
 def _raise_terminated(signum: int, frame: FrameType | None) -> None:
@@ -53,6 +53,6 @@ def _end_in_time(heard: int) -> None:
     os.close(heard)
     if code is not None:
         time.sleep(GRACE)
-        sys.stderr.write("skipbench: stopped in the middle of a step; what was done is kept\n")
+        sys.stderr.write("skipbench: stopped during a long step; finished work is kept\n")
         sys.stderr.flush()
         os._exit(code)

@@ -1,4 +1,4 @@
-"""Colour and animation: where a person looks at a terminal, and has not said NO_COLOR."""
+"""Colour and animation: only on a terminal, and only without NO_COLOR."""
 
 import io
 import os
@@ -13,10 +13,10 @@ def is_plain() -> bool:
 
 
 def prepare_streams() -> None:
-    """Say it in the one way that every library on the way heeds: rich keeps bold type under
-    NO_COLOR, and Typer takes a CI log for a terminal, but neither decorates a dumb one."""
+    """TERM=dumb is the one setting that all libraries respect: rich keeps bold type under NO_COLOR,
+    and Typer takes a CI log for a terminal, but neither decorates output for a dumb one."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # file names may be no text at all
+            stream.reconfigure(errors="backslashreplace")  # file names may be invalid UTF-8
     if is_plain() and not os.environ.get("FORCE_COLOR"):
         os.environ["TERM"] = "dumb"

@@ -1,1 +1,1 @@
-"""From images to features: which blocks, in which batches, streamed or kept on disk."""
+"""From images to features: which blocks, in which batches, streamed or stored on disk."""

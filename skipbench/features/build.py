@@ -1,4 +1,4 @@
-"""Compute what a store lacks, shard by shard. The layout on disk is drawn in `store.py`."""
+"""Compute missing features shard by shard. The layout on disk is described in `store.py`."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ log = logging.getLogger("skipbench")
 STORE_VERSION = 1
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
 LONG_TO_CHECK = 2 * 10**9  # bytes: checksums of more than this get a progress line
-STALLED_AFTER = 600.0  # seconds without a sign of life from the process that computes
+STALLED_AFTER = 600.0  # seconds without a heartbeat of the process that computes
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Shard:
     bytes: int
     sha256: str
     precision: str
-    degenerate: tuple[int, ...]  # images whose tokens are all alike
+    degenerate: tuple[int, ...]  # images with constant features
 
 
-class Builder:
+class StoreBuilder:
     def __init__(
         self,
         root: Path,
@@ -56,10 +56,10 @@ class Builder:
         self.root, self.key, self.about, self.spec = root, key, about, spec
         self.shard_bytes, self.stalled_after = shard_bytes, stalled_after
         self.folder = root / self.key
-        self._checked: set[tuple[str, str]] = set()  # (file, sha256) found sound by this process
+        self._checked: set[tuple[str, str]] = set()  # (file, sha256) verified by this process
 
     def plan(self, items: Sequence[Picture], backbone: Backbone, workers: int) -> Plan:
-        """The stored plan, or the same made anew."""
+        """The stored plan, or the same computed again."""
         if stored := _read_plan(self.folder / "plan.json"):
             return stored
         width_bytes = DTYPES[self.spec.store_dtype].itemsize * backbone.facts.width
@@ -72,14 +72,14 @@ class Builder:
         return _read_plan(self.folder / "plan.json") is not None and not self.incomplete(plan)
 
     def degenerate(self) -> dict[str, tuple[int, ...]]:
-        """For each column, the images whose tokens are all alike."""
+        """For each column, the images with constant features."""
         return {
             column: tuple(sorted(i for s in self._check(column)[0].values() for i in s.degenerate))
             for column in self.spec.columns
         }
 
     def incomplete(self, plan: Plan) -> dict[str, list[int]]:
-        """For each column that is not complete and sound: the shards it lacks. Changes nothing."""
+        """For each column that is not complete and intact: its missing shards. Read-only."""
         missing = {}
         for column in self.spec.columns:
             sound, _ = self._check(column)
@@ -89,7 +89,7 @@ class Builder:
         return missing
 
     def _check(self, column: str) -> tuple[dict[int, Shard], list[str]]:
-        """The shards that are whole, with the checksum they were written with, and the others."""
+        """The shards that match their checksums, and the files that do not."""
         folder = self.folder / column
         manifest = read_json(folder / "manifest.json")
         listed = manifest.get("shards", []) if manifest else _read_lines(folder / "journal.jsonl")
@@ -123,8 +123,8 @@ class Builder:
         return True
 
     def _tidy(self, plan: Plan, columns: Iterable[str]) -> None:
-        """Before building: what a dead process left half-written goes, the plan is put down, and
-        the journals name only what is sound, in whole lines, so that more can be appended."""
+        """Before building: delete partial files of dead processes, write the plan, and rewrite the
+        journals with intact shards only, in complete lines, so that more can be appended."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for partial in self.folder.rglob(".*.partial"):
             partial.unlink(missing_ok=True)
@@ -140,7 +140,7 @@ class Builder:
             sound, damaged = self._check(column)
             if damaged:
                 names = ", ".join(damaged)
-                log.warning("cache: %s of %s is damaged and is computed again", names, column)
+                log.warning("cache: %s of %s is damaged; recomputing", names, column)
             lines = "".join(json.dumps(asdict(shard)) + "\n" for shard in sound.values())
             write_whole(folder / "journal.jsonl", lines.encode())
             (folder / "manifest.json").unlink(missing_ok=True)
@@ -153,19 +153,19 @@ class Builder:
         limit_bytes: int,
         label: str = "features",
     ) -> int:
-        """How many images were computed."""
+        """Returns the number of images computed."""
         lock = FileLock(self.root / f"{self.key}.build.lock")
 
         def on_wait() -> None:
-            log.info("another process computes these features; waiting for it")
+            log.info("waiting for another process that computes these features")
 
         with lock:
             if not lock.acquire(True, self.stalled_after, on_wait):
                 raise ResourceError(
-                    f"another process holds {lock.path} and has shown no sign of life for "
+                    f"another process holds {lock.path}, but shows no activity for "
                     f"{self.stalled_after:.0f} s.\nEnd it, or use another --cache."
                 )
-            # What that process has done meanwhile need not be done again.
+            # Meanwhile that process may have computed all of it.
             missing = self.incomplete(plan)
             self._make_room(plan, missing, extractor, limit_bytes)
             self._tidy(plan, missing)
@@ -173,7 +173,7 @@ class Builder:
                 computed = self._compute(extractor, items, plan, missing, lock, label)
             except BaseException:
                 if not any(self.folder.rglob("*.safetensors")):
-                    shutil.rmtree(self.folder, ignore_errors=True)  # nothing worth keeping yet
+                    shutil.rmtree(self.folder, ignore_errors=True)  # nothing stored yet
                 raise
             for column in missing:
                 self._seal(column, plan)
@@ -191,7 +191,7 @@ class Builder:
         todo = sorted({shard for lacking in missing.values() for shard in lacking})
         left = sum(len(plan.shards[s]) for s in todo)
         if 0 < left < len(items):
-            log.info("%s: %d of %d images were done before", label, len(items) - left, len(items))
+            log.info("%s: resuming after %d of %d images", label, len(items) - left, len(items))
         ending = _shard_ends(plan, todo)
         arrived: dict[str, list[torch.Tensor]] = {}
         constant: dict[str, list[int]] = {}
@@ -209,7 +209,7 @@ class Builder:
                     arrived.setdefault(column, []).append(kept.flatten(0, 1))
                 count += len(batch.images)
                 advance(len(batch.images))
-                lock.sign_of_life()
+                lock.heartbeat()
                 if count in ending:
                     shard = ending[count]
                     if writing:
@@ -241,7 +241,7 @@ class Builder:
             digest = hashlib.sha256(data).hexdigest()
             written = Shard(shard_name(shard), len(data), digest, precision, degenerate)
             write_whole(folder / written.file, data)
-            # The shard is in place before the journal names it.
+            # The shard is in place before the journal lists it.
             append_line(folder / "journal.jsonl", json.dumps(asdict(written)))
             self._checked.add((str(folder / written.file), digest))
 
@@ -267,19 +267,22 @@ class Builder:
         if need > limit_bytes:
             raise ResourceError(
                 f"these features need {size_text(need)}, more than --cache-limit "
-                f"{size_text(limit_bytes)}.\nRaise it, or take fewer --layers or a smaller --size."
+                f"{size_text(limit_bytes)}.\nRaise it, or use fewer --layers or a smaller --size."
             )
         evict(self.root, limit_bytes - need, keep=self.key)
         free = shutil.disk_usage(self.root).free
         if need > free:
             raise ResourceError(
-                f"these features need {size_text(need)}, {self.root} has {size_text(free)} free.\n"
+                f"these features need {size_text(need)}; {self.root} has {size_text(free)} free.\n"
                 "Free some space, or use another --cache."
             )
 
 
 def constant_images(images: Sequence[int], tokens: torch.Tensor) -> list[int]:
-    """Those whose tokens are all alike. tokens: (images, tokens, channels)."""
+    """Images with constant features: no variation over tokens beyond rounding.
+
+    tokens: (images, tokens, channels).
+    """
     alike = (spread(tokens.float()) < ROUNDING_SPREAD).tolist()
     return [image for image, same in zip(images, alike, strict=True) if same]
 
@@ -289,13 +292,13 @@ def in_store_dtype(tokens: torch.Tensor, column: str, name: str) -> torch.Tensor
     if not torch.isfinite(kept).all():
         raise NumbersError(
             f"{column} does not fit in {name}: values beyond ±65504.\n"
-            "Store it with --store-dtype fp32, or take tokens_norm."
+            "Use --store-dtype fp32, or --tensor tokens_norm."
         )
     return kept
 
 
 def _shard_ends(plan: Plan, todo: Sequence[int]) -> dict[int, int]:
-    """After how many images of a run over these shards each one is complete."""
+    """Number of images after which a shard is complete → the shard."""
     ends, count = {}, 0
     for shard in todo:
         count += len(plan.shards[shard])
@@ -318,7 +321,7 @@ def _read_plan(path: Path) -> Plan | None:
 
 
 def _read_lines(path: Path) -> list[Any]:
-    """A journal's lines; one that was cut short is not there."""
+    """A journal's lines, without a truncated one."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError):
@@ -331,7 +334,7 @@ def _read_lines(path: Path) -> list[Any]:
 
 
 def _parse(listed: Any) -> dict[int, Shard]:
-    """By number. An entry that is damaged is not there: its shard is computed again."""
+    """By number, without damaged entries, whose shards are computed again."""
     shards = {}
     for entry in listed if isinstance(listed, list) else ():
         with suppress(TypeError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""The cache folder as a whole: what lies in it, and what goes when space is short."""
+"""The feature cache as a whole: its entries, and their eviction, least recently used first."""
 
 import logging
 import shutil
@@ -29,8 +29,7 @@ class Entry:
 
 
 def entries(root: Path) -> Iterator[Entry]:
-    """What lies in the cache, least recently used first. (Another process may remove some of it
-    meanwhile.)"""
+    """Least recently used first. Another process may remove some of them meanwhile."""
     found = []
     for folder in root.iterdir() if root.is_dir() else ():
         with suppress(FileNotFoundError):
@@ -56,16 +55,16 @@ def _entry(folder: Path) -> Entry:
 
 
 def remove(folder: Path) -> bool:
-    """Delete an entry, unless a process uses it."""
+    """Delete an entry, unless a process uses it. Returns whether it was deleted."""
     with FileLock(folder.with_name(f"{folder.name}.use.lock")) as lock:
         if not lock.try_acquire(exclusive=True):
             return False
-        # Renamed first: an entry that is half gone must not be found by its key.
+        # Renamed first: a partly deleted entry must not be found by its key.
         doomed = folder.with_name(f".{folder.name}.{time.time_ns()}.removed")
         try:
             folder.rename(doomed)
         except FileNotFoundError:
-            return False  # another process was faster
+            return False  # another process has deleted it
         shutil.rmtree(doomed, ignore_errors=True)
         folder.with_name(f"{folder.name}.build.lock").unlink(missing_ok=True)
         lock.path.unlink(missing_ok=True)
@@ -80,4 +79,4 @@ def evict(root: Path, limit_bytes: int, keep: str) -> None:
             return
         if entry.key != keep and remove(entry.folder):
             total -= entry.bytes
-            log.info("cache: %s removed, not used for longest", size_text(entry.bytes))
+            log.info("cache: evicted %s, the least recently used", size_text(entry.bytes))

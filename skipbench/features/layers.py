@@ -1,10 +1,10 @@
-"""`--layers`: names and numbers of blocks → block indices. Blocks count from 0, or from the end."""
+"""`--layers`: names or numbers → block indices. Blocks count from 0; negative from the end."""
 
 from skipbench.errors import UsageError, did_you_mean
 
 
 def multiscale(depth: int) -> tuple[int, ...]:
-    """Four blocks, evenly spaced, ending at the last: 2, 5, 8, 11 of twelve."""
+    """Four evenly spaced blocks, ending with the last: 2, 5, 8, 11 of twelve."""
     return tuple(sorted({max(round((i + 1) * depth / 4) - 1, 0) for i in range(4)}))
 
 
@@ -12,7 +12,7 @@ NAMED = ("last", "multiscale", "last4", "ibot", "all")
 
 
 def check_layers(text: str) -> None:
-    """What can be said of it before the depth of the model is known."""
+    """Everything that can be checked before the depth of the model is known."""
     if text.strip() not in NAMED:
         _numbers(text)
 
@@ -27,14 +27,16 @@ def parse_layers(text: str, depth: int) -> tuple[int, ...]:
             return tuple(range(max(depth - 4, 0), depth))
         case "ibot":
             if depth != 12:
-                raise UsageError(f"--layers ibot is 3,5,7,11 of 12 blocks; this model has {depth}")
+                raise UsageError(
+                    f"--layers ibot means 3,5,7,11 of 12 blocks; this model has {depth}"
+                )
             return (3, 5, 7, 11)
         case "all":
             return tuple(range(depth))
     blocks = _numbers(text)
     for block in blocks:
         if not -depth <= block < depth:
-            raise UsageError(f"--layers: no block {block}; the model has {depth}: 0 to {depth - 1}")
+            raise UsageError(f"--layers: no block {block}; the model has blocks 0 to {depth - 1}")
     return tuple(sorted({block % depth for block in blocks}))
 
 
@@ -44,5 +46,5 @@ def _numbers(text: str) -> list[int]:
     except ValueError:
         near = did_you_mean(text, NAMED)
         raise UsageError(
-            f"--layers {text!r}: give {', '.join(NAMED)} or block numbers such as 2,5,-1.{near}"
+            f"--layers {text!r}: expected {', '.join(NAMED)} or block numbers such as 2,5,-1.{near}"
         ) from None

@@ -1,8 +1,8 @@
-"""Which images go through the model together, decided before anything is computed.
+"""Which images go through the model together, planned before anything is computed.
 
 Images are sorted by padded size, largest first (a batch that does not fit in memory fails at once,
 not after an hour), and cut into shards, the unit of storing and resuming. A batch never crosses a
-shard, so that a run which goes on in the middle computes the very batches of an undisturbed one.
+shard, so a resumed run computes exactly the batches of an uninterrupted one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ class Plan:
         return height * width
 
     def batches(self, shard: int, batch_size: int | None, token_budget: int) -> Iterator[list[int]]:
-        """Images of one padded size, as many as asked for or as the budget of tokens allows."""
+        """Images of one padded size: `batch_size` of them, or what the token budget allows."""
         for _, group in groupby(self.shards[shard], key=self.grid_hw):
             images = list(group)
             most = batch_size or max(1, token_budget // self.tokens(images[0]))

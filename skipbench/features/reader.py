@@ -17,12 +17,12 @@ log = logging.getLogger("skipbench")
 class Features(Sequence[dict[str, torch.Tensor]], ABC):
     """By image and column: features[3]["tokens_norm.11"] is (height, width, channels)."""
 
-    computed = 0  # images that were computed for it, not found
+    computed = 0  # images that were computed, not found in the store
 
     def __init__(self, plan: Plan, degenerate: dict[str, tuple[int, ...]]) -> None:
         self.plan = plan
         self.columns = tuple(degenerate)
-        self.degenerate = degenerate  # by column: images whose tokens are all alike
+        self.degenerate = degenerate  # by column: images with constant features
 
     @abstractmethod
     def read(self, image: int, column: str) -> np.ndarray:
@@ -31,11 +31,11 @@ class Features(Sequence[dict[str, torch.Tensor]], ABC):
     def tokens(
         self, image: int, columns: Sequence[str], rows: np.ndarray | None = None
     ) -> np.ndarray:
-        """(rows, channels): the columns side by side; only the rows asked for."""
+        """(rows, channels): the columns concatenated; only some rows, where given."""
         parts = [self.read(image, column) for column in columns]
         return np.concatenate([p if rows is None else p[rows] for p in parts], axis=1)
 
-    def warn_of_constant_ones(self) -> None:
+    def warn_of_constant_features(self) -> None:
         for column, images in self.degenerate.items():
             if images:
                 log.warning(

@@ -25,7 +25,7 @@ MOST_OF_MEMORY = 0.6  # share of the free memory that features may take
 
 @dataclass(frozen=True)
 class FeatureSource:
-    """Where features are kept, and how they are computed."""
+    """Where features are stored, and how they are computed."""
 
     cache: str | None = None
     in_memory: bool = False
@@ -41,7 +41,7 @@ class FeatureSource:
                 backbone, pictures, spec, batch_size=self.batch_size, workers=self.workers,
                 label=label,
             )  # fmt: skip
-            found.warn_of_constant_ones()
+            found.warn_of_constant_features()
             return found
         return open_store(
             backbone, pictures, spec, cache=self.cache, limit_bytes=self.limit_bytes,
@@ -71,15 +71,15 @@ def compute(
     workers: int = 2,
     label: str = "features",
 ) -> MemoryFeatures:
-    """The features of these images, kept in memory."""
+    """The features of these images, in memory."""
     per_token = DTYPES[spec.store_dtype].itemsize * backbone.facts.width
     plan = make_plan(items, spec.size, backbone.facts.patch, per_token, workers)
     need = per_token * len(spec.columns) * sum(map(plan.tokens, range(len(items))))
     free = available_bytes()
     if need > MOST_OF_MEMORY * free:
         raise ResourceError(
-            f"these features need {size_text(need)} of memory, {size_text(free)} are free.\n"
-            "Let them be stored (without --no-cache), or take fewer --layers or a smaller --size."
+            f"these features need {size_text(need)} of memory; {size_text(free)} are free.\n"
+            "Store them on disk (without --no-cache), or use fewer --layers or a smaller --size."
         )
     columns: dict[str, list[np.ndarray]] = {c: [np.empty(0)] * len(items) for c in spec.columns}
     degenerate: dict[str, list[int]] = {column: [] for column in spec.columns}

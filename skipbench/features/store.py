@@ -1,19 +1,19 @@
-"""Features on disk, for evaluations that pass over them many times.
+"""Features on disk, for evaluations that make many passes over them.
 
     <cache>/features/<key>/              one checkpoint, variant, size and list of images
-        about.json                       what the key stands for
-        plan.json                        sizes of the images, and which shard holds which
+        about.json                       what the key was computed from
+        plan.json                        sizes of the images, and the images of each shard
         tokens_norm.11/                  a column: one tensor of one block
             00000.safetensors            tokens of the shard's images, one after another
-            journal.jsonl                a line per finished shard: its length and sha256
+            journal.jsonl                a line per finished shard: its size and sha256
             manifest.json                the same for all shards; written last, so its existence
                                          means that the column is complete
     <cache>/features/<key>.build.lock    held by the process that computes
-    <cache>/features/<key>.use.lock      shared by those who read; eviction needs it alone
+    <cache>/features/<key>.use.lock      shared by readers; exclusive for eviction
 
-Every file is written beside its place and renamed into it, with write(): on a full disk that
-fails, where a memory-mapped file would kill the process. Checksums are compared before anything is
-read. Whatever stops a run, the next one goes on after the last whole shard.
+Every file is written under a temporary name and renamed, with write(): on a full disk that fails,
+where writing to a memory-mapped file would kill the process. Checksums are verified before anything
+is read. However a run ends, the next one resumes after the last complete shard.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ import numpy as np
 from skipbench.backbones.vit import Backbone
 from skipbench.engine.locks import FileLock
 from skipbench.errors import ResourceError
-from skipbench.features.build import STALLED_AFTER, STORE_VERSION, Builder, shard_name
+from skipbench.features.build import STALLED_AFTER, STORE_VERSION, StoreBuilder, shard_name
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.features.plan import SHARD_BYTES, Plan
 from skipbench.features.reader import Features
@@ -41,11 +41,11 @@ from skipbench.records import FeatureSpec
 
 log = logging.getLogger("skipbench")
 
-MOST_OPEN = 128  # shards of a store; many systems allow a process 1,024 files
+MOST_OPEN = 128  # shards of a store; many systems allow 1,024 open files per process
 
 
 def model_part(backbone: Backbone) -> dict[str, Any]:
-    """Everything of a model and its input that features depend on, but for blocks and size."""
+    """Everything about a model and its input that features depend on, except blocks and size."""
     facts = backbone.facts
     return {
         "transform_version": TRANSFORM_VERSION,
@@ -60,7 +60,7 @@ def model_part(backbone: Backbone) -> dict[str, Any]:
 
 
 def describe(backbone: Backbone, items: Sequence[Picture], spec: FeatureSpec) -> dict[str, Any]:
-    """Everything a stored feature depends on, but for its column. The key is its hash."""
+    """Everything a stored feature depends on, except its column. The key is the hash of it."""
     return {
         "store_version": STORE_VERSION,
         "checkpoint": backbone.facts.name,
@@ -78,7 +78,7 @@ def key_of(about: Mapping[str, Any]) -> str:
 
 
 class FeatureStore(Features):
-    """Complete columns on disk."""
+    """Complete columns on disk; locked against eviction until closed."""
 
     def __init__(
         self, folder: Path, plan: Plan, degenerate: dict[str, tuple[int, ...]], lock: FileLock
@@ -97,7 +97,7 @@ class FeatureStore(Features):
 
     def read(self, image: int, column: str) -> np.ndarray:
         shard, start = self._place[image]
-        with self._opening:  # no file is closed while another thread reads it
+        with self._opening:  # no file is closed while another thread reads from it
             if (column, shard) not in self._open:
                 while len(self._open) >= MOST_OPEN:
                     self._open.pop(next(iter(self._open))).close()
@@ -112,7 +112,7 @@ class FeatureStore(Features):
 
 
 class _ShardFile:
-    """Read, not mapped: mapped pages count as this process's memory for as long as it runs."""
+    """Read, not memory-mapped: mapped pages would count as memory of this process."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0)
@@ -127,7 +127,9 @@ class _ShardFile:
         values = np.empty((count, self._channels), self._dtype)
         self._file.seek(self._start + start * row)
         if self._file.readinto(values.data.cast("B")) != values.nbytes:
-            raise ResourceError(f"{self._file.name} has become shorter; run the command again")
+            raise ResourceError(
+                f"{self._file.name} was truncated while in use; run the command again"
+            )
         return values
 
     def close(self) -> None:
@@ -137,9 +139,9 @@ class _ShardFile:
 def missing_images(
     backbone: Backbone, items: Sequence[Picture], spec: FeatureSpec, cache: str | Path | None = None
 ) -> int:
-    """Of how many images the features are not stored. Changes nothing."""
+    """Number of images without stored features. Read-only."""
     about = describe(backbone, items, spec)
-    builder = Builder(cache_folder(cache) / "features", key_of(about), about, spec)
+    builder = StoreBuilder(cache_folder(cache) / "features", key_of(about), about, spec)
     if not builder.folder.is_dir():
         return len(items)
     plan = builder.plan(items, backbone, workers=2)
@@ -160,16 +162,16 @@ def open_store(
     shard_bytes: int = SHARD_BYTES,
     stalled_after: float = STALLED_AFTER,
 ) -> FeatureStore:
-    """The features of these images: from the cache, computed as far as they are not there."""
+    """The features of these images: from the cache; missing ones are computed and stored."""
     root = cache_folder(cache) / "features"
     ensure_writable(root)
     about = describe(backbone, items, spec)
-    builder = Builder(
+    builder = StoreBuilder(
         root, key_of(about), about, spec, shard_bytes=shard_bytes, stalled_after=stalled_after
     )
     use = FileLock(root / f"{builder.key}.use.lock")
-    if not use.acquire(False, stalled_after, lambda: log.info("waiting for the cache")):
-        raise ResourceError(f"{use.path}: locked by a process that shows no sign of life")
+    if not use.acquire(False, stalled_after, lambda: log.info("waiting for the cache lock")):
+        raise ResourceError(f"{use.path} is locked by a process that shows no activity")
     try:
         plan = builder.plan(items, backbone, workers)
         if builder.is_complete(plan):
@@ -181,7 +183,7 @@ def open_store(
         os.utime(builder.folder / "about.json")  # least recently used goes first
         store = FeatureStore(builder.folder, plan, builder.degenerate(), use)
         store.computed = computed
-        store.warn_of_constant_ones()
+        store.warn_of_constant_features()
         return store
     except BaseException:
         use.release()

@@ -1,8 +1,8 @@
 """Images in, features out, a batch at a time.
 
-Threads decode and resize the next batches while the model works on this one: Pillow lets go of
-the interpreter for both, threads start at once, and Ctrl-C leaves nothing behind. A batch that
-does not fit in memory is halved; a number that fp16 cannot hold is computed again in bf16.
+Threads decode and resize the next batches while the model computes this one: Pillow releases the
+GIL for both, threads start at once, and Ctrl-C leaves no processes behind. A batch that does not
+fit in memory is halved; a batch that overflows in fp16 is computed again in bf16.
 """
 
 import logging
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("skipbench")
 
-# Tokens in an automatic batch: measured on two cores, throughput is best at four images of 448 px;
-# a GPU takes 64 of them (and halves, if it is a small one).
+# Tokens in an automatic batch: on two cores, throughput is best at four images of 448 px; a GPU
+# starts with 64 of them (and halves if it is a small one).
 TOKENS_ON_CPU = 4 * 784
 TOKENS_ON_GPU = 64 * 784
 BATCHES_AHEAD = 2
@@ -43,7 +43,7 @@ class FeatureBatch:
 
 
 class Extractor:
-    """The model together with how it is fed. Its batch limit shrinks when memory runs out."""
+    """A model with its input pipeline. The batch size shrinks when memory runs out."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class Extractor:
     ) -> None:
         self.backbone = backbone
         self.spec = spec
-        self.batch_size = batch_size  # None: by the budget of tokens
+        self.batch_size = batch_size  # None: by the token budget
         self.workers = max(workers, 1)
         on_cpu = backbone.device.type == "cpu"
         self.token_budget = TOKENS_ON_CPU if on_cpu else TOKENS_ON_GPU
-        self.most: int | None = None  # images at once, once memory has run out
+        self.most: int | None = None  # images per batch, once memory has run out
 
     def stream(
         self, items: Sequence[Picture], plan: Plan, shards: Sequence[int] | None = None
@@ -74,7 +74,7 @@ class Extractor:
     def run(
         self, images: Sequence[int], batch: torch.Tensor, sizes_hw: Sequence[tuple[int, int]]
     ) -> Iterator[FeatureBatch]:
-        """The features of one batch of NCHW uint8 images; in parts, where it does not fit."""
+        """The features of one batch of NCHW uint8 images; in parts if it does not fit in memory."""
         waiting = deque([slice(0, len(images))])
         while waiting:
             part = waiting.popleft()
@@ -107,7 +107,7 @@ class Extractor:
                 safer = SAFER.get(self.backbone.precision)
                 if safer is None:
                     raise
-                log.warning("%s; going on in %s", error, safer)
+                log.warning("%s; switching to %s", error, safer)
                 self.backbone.precision = safer
 
     def _halve(self, count: int, error: Exception) -> None:
@@ -120,7 +120,7 @@ class Extractor:
                 "Use a smaller --size, another --device, or fewer --layers."
             )
         self.most = count // 2
-        log.warning("out of memory with %d images at once; going on with %d", count, self.most)
+        log.warning("out of memory with %d images per batch; using %d", count, self.most)
 
     def _decoded(
         self, items: Sequence[Picture], batches: Sequence[list[int]]

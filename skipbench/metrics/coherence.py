@@ -1,20 +1,20 @@
-"""How clear a picture of features is, in numbers: do neighbours agree, and regions?
+"""Spatial coherence of features: do neighbouring tokens agree, and tokens of one region?
 
-Both are about the tokens of one image, and both stay the same when features are rotated, moved or
-scaled as a whole: they compare models whose features have nothing in common.
+Both are about the tokens of one image, and both are invariant to rotating, shifting or scaling the
+features, so they compare models with unrelated feature spaces.
 """
 
 import numpy as np
 
-ALIKE = 1e-6  # deviation relative to the norm: below it, what varies is rounding
+ALIKE = 1e-6  # deviation relative to the norm; less is rounding
 
 
 def total_variation(values: np.ndarray, valid: np.ndarray | None = None) -> float:
     """Mean distance between neighbouring tokens, relative to that between any two (root mean
-    square). 0: flat; about 1: neighbours have no more in common than any two.
+    square). 0: constant; about 1: neighbours are no more alike than any two.
 
-    values: (height, width, channels); valid: (height, width) bool, the tokens that count. NaN where
-    nothing varies, or none has a neighbour.
+    values: (height, width, channels); valid: (height, width) bool, the tokens to use. NaN if the
+    features are constant, or no token has a neighbour.
     """
     values = np.asarray(values, np.float64)
     valid = np.ones(values.shape[:2], bool) if valid is None else valid
@@ -30,7 +30,7 @@ def total_variation(values: np.ndarray, valid: np.ndarray | None = None) -> floa
 
 
 def _centred(values: np.ndarray) -> tuple[np.ndarray, float]:
-    """(tokens, channels) without their mean, and the sum of squares; 0 where it is rounding."""
+    """(tokens, channels) without their mean, and the sum of squares; 0 if that is rounding."""
     if not len(values):
         return values, 0.0
     centred = values - values.mean(0)
@@ -41,9 +41,9 @@ def _centred(values: np.ndarray) -> tuple[np.ndarray, float]:
 def between_share(values: np.ndarray, segments: np.ndarray) -> float:
     """Share of the variance that lies between the means of segments, 0 to 1.
 
-    1: all tokens of a segment are alike; of features that know nothing of k segments (k − 1) /
-    (n − 1) on average. values: (tokens, channels); segments: (tokens,) integers, those below 0
-    count for nothing. NaN with fewer than two segments, or where nothing varies.
+    1: all tokens of a segment are equal; features independent of the k segments have (k − 1) /
+    (n − 1) on average. values: (tokens, channels); segments: (tokens,) integers, negative ones are
+    ignored. NaN with fewer than two segments, or for constant features.
     """
     inside = segments >= 0
     names, places, counts = np.unique(segments[inside], return_inverse=True, return_counts=True)
@@ -59,7 +59,7 @@ def between_share(values: np.ndarray, segments: np.ndarray) -> float:
 
 
 def effective_rank(variances: np.ndarray) -> float:
-    """exp of the entropy of their shares: over how many directions variance is spread."""
+    """exp of the entropy of their shares: the number of directions that the variance uses."""
     share = variances[variances > 0]
     if not len(share):
         return float("nan")
@@ -70,7 +70,7 @@ def effective_rank(variances: np.ndarray) -> float:
 def majority(segments: np.ndarray, patch: int) -> np.ndarray:
     """(height, width) integers in pixels, whole patches → the most frequent one of each patch.
 
-    Those below 0 count for nothing; a patch of nothing else is -1. Of equal ones the lowest.
+    Negative ones are ignored; a patch with nothing else is -1. The lowest one wins a tie.
     """
     height, width = (side // patch for side in segments.shape)
     blocks = segments.reshape(height, patch, width, patch)

@@ -1,11 +1,11 @@
-"""Bootstrap over images: how far a score would move with another draw of as many images.
+"""Bootstrap over images: how much a score would change with another sample of as many images.
 
-A resample counts each image some number of times; the counts of all images, so weighted, are one
+A resample weights each image by how often it is drawn; the weighted sums of all counts are one
 matrix product, and a score is a function of them.
 
-A single mIoU has an interval by BCa (bias-corrected and accelerated; Efron 1987): resamples lack
-rare classes, so that their scores lie below the figure, and plain percentiles with them. In the
-difference of two models on the same images that cancels, and percentiles cover best.
+A single mIoU has a BCa interval (bias-corrected and accelerated; Efron 1987): resamples lack rare
+classes, so their scores are biased low, and so would be plain percentiles. In the difference of two
+models on the same images that cancels, and percentiles have the best coverage.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from scipy.special import bdtr, ndtr, ndtri
 
 RESAMPLES = 2000
 METHOD = "BCa"
-EXACT_FLIPS, FLIPS = 12, 10_000  # images of which all signs are tried; else so many draws
+EXACT_FLIPS, FLIPS = 12, 10_000  # images for which all signs are tried; else random draws
 SIGNIFICANT = 0.06  # of p_value: the edge of a 95 % interval, and a resample or two
 
 
 def resample_weights(images: int, resamples: int, seed: int) -> np.ndarray:
-    """(resamples, images) uint16: how often each image is drawn, `images` draws a row."""
+    """(resamples, images) uint16: how often each image is drawn, `images` draws per row."""
     rng = np.random.default_rng(seed)
     weights = np.empty((resamples, images), np.uint16)
     for rows in _blocks(resamples, images):
@@ -33,7 +33,7 @@ def resample_weights(images: int, resamples: int, seed: int) -> np.ndarray:
 
 
 def _blocks(resamples: int, images: int) -> list[slice]:
-    """So many resamples at a time that some 30 MB are in use, whatever the number of images."""
+    """Blocks of resamples that need some 30 MB, whatever the number of images."""
     size = max(1, 4_000_000 // images)
     return [slice(at, min(at + size, resamples)) for at in range(0, resamples, size)]
 
@@ -47,14 +47,14 @@ def bootstrap(
 
 def resample(counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """(resamples, …) summed counts. counts: (images, …) by image; weights: of `resample_weights`,
-    the same for all that is to be compared."""
+    the same for all models that are compared."""
     flat = counts.reshape(len(counts), -1).astype(np.float64)
     summed = [weights[rows].astype(np.float64) @ flat for rows in _blocks(*weights.shape)]
     return np.concatenate(summed).reshape(len(weights), *counts.shape[1:])
 
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """The middle `level` of them (percentile method); NaN among them is left out."""
+    """The central `level` of the values (percentile method); NaN are left out."""
     low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -63,10 +63,10 @@ def bca_interval(
     values: np.ndarray, estimate: float, left_out: np.ndarray, level: float = 0.95
 ) -> tuple[float, float]:
     """values: (resamples,) scores; estimate: of all images; left_out: (images,) scores without each
-    image in turn. NaN among them is left out."""
+    image in turn. NaN are left out."""
     values, left_out = values[~np.isnan(values)], left_out[~np.isnan(left_out)]
     below = ((values < estimate).mean() + (values <= estimate).mean()) / 2
-    if not 0 < below < 1:  # nearly all resamples are alike: there is nothing to correct
+    if not 0 < below < 1:  # nearly all resamples are equal: there is nothing to correct
         return interval(values, level)
     bias = ndtri(below)
     apart = left_out.mean() - left_out
@@ -83,21 +83,20 @@ def leave_one_out(counts: np.ndarray, score: Callable[[np.ndarray], np.ndarray])
 
 
 def total(counts: np.ndarray) -> np.ndarray:
-    """Summed over images. Pixels are whole numbers, however many; an IoU or a share is not."""
+    """Summed over images: counts of pixels as integers, scores as floats."""
     return counts.sum(0, dtype=np.float64 if counts.dtype.kind == "f" else np.int64)
 
 
 def sign_test(a: np.ndarray, b: np.ndarray) -> float:
-    """Two-sided and exact, of two rows of hits: how often as many of the images on which they
-    differ, or more, would fall to one side if each were tossed for. A bootstrap of a handful of
-    such images promises too much."""
+    """Exact two-sided sign test of two rows of hits, on the images where they differ. (With few such
+    images, a bootstrap is too confident.)"""
     differ, only_b = int((a != b).sum()), int((b > a).sum())
     return float(min(1.0, 2 * bdtr(min(only_b, differ - only_b), differ, 0.5))) if differ else 1.0
 
 
 def flip_test(differences: np.ndarray) -> float:
-    """Two-sided, of a mean of paired differences: how often it would be as far from 0 if the sign
-    of each were tossed for. Exact of a few; NaN counts for nothing."""
+    """Two-sided sign-flip test of the mean of paired differences: how often it would be as far from
+    0 with random signs. Exact for a few images; NaN are left out."""
     known = differences[~np.isnan(differences) & (differences != 0)]
     if not len(known):
         return 1.0
@@ -112,14 +111,14 @@ def flip_test(differences: np.ndarray) -> float:
 
 
 def exact_interval(hits: int, images: int, level: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's, of a share of 0 or 1, which no resample of its images would move."""
+    """Clopper and Pearson's, for a share of 0 or 1, which is the same in every resample."""
     beyond = ((1 - level) / 2) ** (1 / images)
     return (beyond, 1.0) if hits else (0.0, 1 - beyond)
 
 
 def p_value(differences: np.ndarray) -> float:
-    """Two-sided, of bootstrapped differences: how often they lie on the other side of 0. Below 0.05
-    where the 95 % percentile interval leaves 0 out (but for a resample or two at the edge)."""
+    """Two-sided, of bootstrapped differences: how often they are on the other side of 0. Below 0.05
+    if the 95 % percentile interval excludes 0 (up to a resample or two at the edge)."""
     known = differences[~np.isnan(differences)]
     tail = min((known <= 0).sum(), (known >= 0).sum())
     return float(min(1.0, 2 * (1 + tail) / (1 + len(known))))

@@ -17,7 +17,7 @@ SPLITS = 100
 
 
 def counts_of(score: np.ndarray) -> np.ndarray:
-    """(images, 2): score and one, as comparisons take them. score: (images,), NaN: it has none."""
+    """(images, 2): (score, 1), as comparisons use them. score: (images,), NaN where there is none."""
     known = ~np.isnan(score)
     return np.stack([np.where(known, score.astype(np.float64), 0), known], axis=1)
 
@@ -33,10 +33,10 @@ def mean_percent(counts: np.ndarray, weights: np.ndarray) -> tuple[float, list[f
 
 
 def share_percent(counts: np.ndarray) -> np.ndarray:
-    """(…, 2) → (…): the first in percent of the second; 0 of 0 is 0.
+    """(…, 2) → (…): the first as a percentage of the second; 0 of 0 is 0.
 
-    With a score and a one for each image, summed over images: the mean over images. For CorLoc the
-    score is a hit, 0 or 1.
+    Of (score, 1) summed over images, that is the mean over images. For CorLoc the score of an
+    image is 0 or 1.
     """
     return 100 * counts[..., 0] / np.maximum(counts[..., 1], 1)
 
@@ -44,15 +44,15 @@ def share_percent(counts: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True)
 class CrossChosen:
     counts: np.ndarray  # (images, 2) float64: sum of an image's scores, number of splits
-    chosen: np.ndarray  # (blocks,) int64: how often each block was chosen, twice a split
+    chosen: np.ndarray  # (blocks,) int64: how often each block was chosen, twice per split
 
 
 def cross_chosen(hits: np.ndarray, splits: int = SPLITS, seed: int = 0) -> CrossChosen | None:
     """The score of the best block, chosen on other images than it is scored on.
 
     hits: (images, blocks), bool or scores. In each of `splits` random halvings of the images, the
-    block with the highest mean on one half (of equals the first) is scored on the other half, and
-    the other way round: so each image is scored once a split. None for fewer than two images.
+    block with the highest mean on one half (the first one, in a tie) is scored on the other half,
+    and vice versa: each image is scored once per split. None for fewer than two images.
     """
     scores = np.asarray(hits, np.float64)
     images, blocks = scores.shape

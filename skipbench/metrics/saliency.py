@@ -1,15 +1,15 @@
-"""Scores of saliency segmentation, as TokenCut's published evaluation has them.
+"""Scores of saliency segmentation, as in TokenCut's published evaluation.
 
-Every figure of a data set is a mean over images, of each image's own value: a small object weighs
-as much as a large one. That is unlike mIoU (`segmentation`), whose counts are summed first.
+Every score of a data set is a mean over the scores of its images: a small object weighs as much as
+a large one. That is unlike mIoU (`segmentation`), whose counts are summed first.
 
     F-beta = (1 + β²) · precision · recall / (β² · precision + recall),   β² = 0.3
 
-A soft map is cut at 255 thresholds. Max F-beta of a data set is the highest of 255 means over
-images, so that all images have one threshold; it is not the mean of each image's highest value.
+A soft map is binarised at 255 thresholds. Max F-beta of a data set is the highest of 255 means over
+images, one threshold for all images; it is not the mean of each image's highest value.
 
-What the published code leaves open: an empty prediction where nothing is salient is right, so its
-IoU is 1, as are its precision and recall. An image of which no pixel counts has NaN everywhere.
+Where the published code is undefined: an empty prediction where nothing is salient is right, so its
+IoU, precision and recall are 1. An image without scored pixels has NaN everywhere.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ import numpy as np
 from skipbench.metrics.means import share_percent
 
 BETA_SQUARED = 0.3
-THRESHOLDS = np.arange(255) / 255  # 0, 1/255, …, 254/255; what is above one is predicted
+THRESHOLDS = np.arange(255) / 255  # 0, 1/255, …, 254/255; values above are predicted
 
 
 class MaskScores(NamedTuple):
@@ -35,7 +35,7 @@ class MaskScores(NamedTuple):
 def mask_scores(
     prediction: np.ndarray, truth: np.ndarray, counted: np.ndarray | None = None
 ) -> MaskScores:
-    """prediction, truth, counted: HW bool; counted: the pixels that count (default: all)."""
+    """prediction, truth, counted: HW bool; counted: the pixels to score (default: all)."""
     predicted, true = _counted(np.asarray(prediction, bool), truth, counted)
     if not true.size:
         return MaskScores(*[float("nan")] * len(MaskScores._fields))
@@ -72,18 +72,17 @@ def f_beta(precision: np.ndarray, recall: np.ndarray) -> np.ndarray:
 def f_beta_by_threshold(
     soft: np.ndarray, truth: np.ndarray, counted: np.ndarray | None = None, *, scale: bool = True
 ) -> np.ndarray:
-    """(255,) float64 of one image: F-beta of the pixels whose value is above each threshold.
+    """(255,) float64 of one image: F-beta of the pixels above each threshold.
 
-    soft: HW of any range; truth, counted: HW bool, as for `mask_scores`. The values that count are
-    brought to 0 … 1 by their least and their greatest; where these are equal, nothing stands out
-    and nothing is predicted. scale=False: they are from 0 to 1 already, as the published code has
-    them.
+    soft: HW of any range; truth, counted: HW bool, as for `mask_scores`. The scored values are
+    scaled to 0 … 1 by their minimum and maximum; if these are equal, nothing is predicted.
+    scale=False: they are from 0 to 1 already, as in the published code.
     """
     values, true = _counted(soft, truth, counted)
     if not true.size:
         return np.full(len(THRESHOLDS), np.nan)
     if not np.isfinite(values).all():
-        raise ValueError("a soft map with values that are no finite numbers")
+        raise ValueError("a soft map with NaN or Inf")
     values = min_max(values) if scale else values
     # A value is above its first `level` thresholds, so one histogram holds all 255 cuts.
     level = np.searchsorted(THRESHOLDS, values)
@@ -92,13 +91,13 @@ def f_beta_by_threshold(
 
 
 def _above(level: np.ndarray) -> np.ndarray:
-    """(n,) numbers of thresholds that each pixel is above → (255,) pixels above each threshold."""
+    """(n,) number of thresholds below each pixel → (255,) pixels above each threshold."""
     histogram = np.bincount(level, minlength=len(THRESHOLDS) + 1)
     return histogram[::-1].cumsum()[::-1][1:]
 
 
 def min_max(values: np.ndarray) -> np.ndarray:
-    """float64 of the same shape: the least is 0, the greatest 1; all 0 where all are equal."""
+    """float64 of the same shape, scaled to 0 … 1; all 0 if all values are equal."""
     values = np.asarray(values, np.float64)
     low, high = values.min(), values.max()
     return (values - low) / (high - low) if high > low else np.zeros_like(values)
@@ -107,8 +106,8 @@ def min_max(values: np.ndarray) -> np.ndarray:
 def max_f_beta_percent(counts: np.ndarray) -> np.ndarray:
     """(…, 255, 2) → (…): the highest mean over images, in percent.
 
-    counts: F-beta by threshold and as many ones, summed over images. So a bootstrap can sum them
-    too, and every resample has the threshold that is best for it.
+    counts: (F-beta, 1) by threshold, summed over images; so a bootstrap can sum them too, and every
+    resample has its own best threshold.
     """
     return share_percent(counts).max(-1)
 
@@ -116,7 +115,7 @@ def max_f_beta_percent(counts: np.ndarray) -> np.ndarray:
 def _counted(
     prediction: np.ndarray, truth: np.ndarray, counted: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(pixels,) of each: those that count."""
+    """(pixels,) of each: the scored ones."""
     if prediction.shape != truth.shape:
         raise ValueError(f"a prediction of {prediction.shape} for a mask of {truth.shape}")
     which = np.ones(truth.shape, bool) if counted is None else np.asarray(counted, bool)

@@ -1,7 +1,7 @@
-"""Scores of a segmentation, all from counts that are summed over the whole split.
+"""Scores of a segmentation, from counts summed over the whole split.
 
-A mean over images is not mIoU: counts are summed first. A class with no pixel, neither in the masks
-nor in the predictions, has no IoU and is left out of the mean (some codes count it as 0: "zero").
+mIoU is not a mean over images: counts are summed first. A class without any pixel in masks and
+predictions has no IoU and is left out of the mean (some codes count it as 0: "zero").
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ LEFT_OUT = "left out"
 def confusion(prediction: np.ndarray, truth: np.ndarray, classes: int) -> np.ndarray:
     """(classes, classes) int64: pixels by true class (row) and predicted class (column).
 
-    prediction: integers below `classes`; truth: the same or 255, whose pixels do not count.
+    prediction: integers below `classes`; truth: the same or 255, which is not scored.
     """
     counted = truth != IGNORED
     pairs = truth[counted].astype(np.int64) * classes + prediction[counted]
@@ -23,19 +23,19 @@ def confusion(prediction: np.ndarray, truth: np.ndarray, classes: int) -> np.nda
 
 
 def class_counts(prediction: np.ndarray, truth: np.ndarray, classes: int) -> np.ndarray:
-    """(3, classes) int64 of one image: pixels predicted rightly, predicted, and true."""
+    """(3, classes) int64 of one image: correct, predicted and true pixels."""
     matrix = confusion(prediction, truth, classes)
     return np.stack([np.diag(matrix), matrix.sum(0), matrix.sum(1)])
 
 
 @dataclass(frozen=True)
 class Scores:
-    """All in percent but for the lists by class, which are from 0 to 1 with NaN for absent ones."""
+    """In percent, except the arrays by class, which are from 0 to 1 with NaN for absent ones."""
 
     miou: float
     pixel_accuracy: float
     mean_accuracy: float  # over the classes that occur in the masks
-    weighted_iou: float  # by how often a class occurs
+    weighted_iou: float  # by the frequency of classes
     iou: np.ndarray  # (classes,)
     accuracy: np.ndarray  # (classes,)
 
@@ -56,7 +56,7 @@ def scores(counts: np.ndarray, absent: str = LEFT_OUT) -> Scores:
 
 
 def miou_percent(counts: np.ndarray, absent: str = LEFT_OUT) -> np.ndarray:
-    """(…, 3, classes) → (…): NaN only where no pixel counts at all."""
+    """(…, 3, classes) → (…): NaN only without any scored pixel."""
     iou = class_iou(counts)
     present = ~np.isnan(iou)
     total = np.where(present, iou, 0).sum(-1)

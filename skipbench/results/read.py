@@ -35,7 +35,9 @@ class Stored:
         """By image, in the order of `dataset.names`."""
         counts = self.arrays().get(self.counts_name)
         if counts is None or len(counts) != len(self.result.dataset["names"]):
-            raise DataError(f"{self.path.with_suffix('.npz')}: no counts by image, or not of all images")
+            raise DataError(
+                f"{self.path.with_suffix('.npz')}: no counts by image, or not of all images"
+            )
         return counts
 
 
@@ -82,8 +84,8 @@ def sift(sources: Source | Iterable[Source]) -> tuple[list[Stored], dict[Path, D
 
 
 def selected_on(stored: Iterable[Stored], where: str) -> list[Stored]:
-    """With the score of the rate, or of the block, that was chosen on "val" or "holdout": a record of
-    several has both. Records without that choice are logged and left out."""
+    """With the score of the rate, or of the block, that was chosen on "val" or "holdout"; a record
+    of several has both. Records without that choice are logged and left out."""
     found = []
     for one in stored:
         metrics = one.result.metrics

@@ -277,9 +277,9 @@ def test_outlines_are_turned_with_their_image(tmp_path, orientation):
 
 
 def test_another_size_than_the_image(tmp_path):
-    with pytest.raises(DataError, match=r"(?s)val2017\.json: says 30×45, .*30×44.*139\.jpg"):
+    with pytest.raises(DataError, match=r"(?s)val2017\.json: its size is 30×45, .*30×44.*139\.jpg"):
         segments(tmp_path, [rectangle(5, 3, 25, 12)], written_hw=(30, 45))
-    with pytest.raises(DataError, match="says 44×30"):  # no orientation explains it
+    with pytest.raises(DataError, match="its size is 44×30"):  # no orientation explains it
         segments(tmp_path / "b", [rectangle(5, 3, 25, 12)], written_hw=(44, 30))
 
 
@@ -300,11 +300,11 @@ FULL = 30 * 44
         (None, "neither polygons"),
         ("polygon", "neither polygons"),
         (7, "neither polygons"),
-        ([[]], "three or more pairs"),
-        ([[1, 1, 5, 5]], "three or more pairs"),
-        ([[1, 1, 5, 5, 1, 5, 3]], "three or more pairs"),
-        ([[1, 1, 9, 1, 9, 9], [2, 2]], "three or more pairs"),
-        ([1, 1, 9, 1, 9, 9], "three or more pairs"),
+        ([[]], "at least three pairs"),
+        ([[1, 1, 5, 5]], "at least three pairs"),
+        ([[1, 1, 5, 5, 1, 5, 3]], "at least three pairs"),
+        ([[1, 1, 9, 1, 9, 9], [2, 2]], "at least three pairs"),
+        ([1, 1, 9, 1, 9, 9], "at least three pairs"),
         ([["1", "1", "9", "1", "9", "9"]], "not made of numbers"),
         ([[1, 1, 9, 1, 9, None]], "not made of numbers"),
         ([[[1, 1], [9, 1], [9, 9], [1, 9], [1, 5], [1, 4]]], "not made of numbers"),
@@ -316,21 +316,21 @@ FULL = 30 * 44
         ({"size": [30, 44]}, "no 'counts'"),
         ({"size": [44, 30], "counts": [FULL]}, r"\[44, 30\], in an image of \[30, 44\]"),
         ({"size": 30, "counts": [FULL]}, "in an image of"),
-        ({"size": [30, 44], "counts": []}, "whole numbers"),
-        ({"size": [30, 44], "counts": None}, "whole numbers"),
-        ({"size": [30, 44], "counts": FULL}, "whole numbers"),
-        ({"size": [30, 44], "counts": [1.5, FULL - 1.5]}, "whole numbers"),
-        ({"size": [30, 44], "counts": ["a"]}, "whole numbers"),
+        ({"size": [30, 44], "counts": []}, "list of integers"),
+        ({"size": [30, 44], "counts": None}, "list of integers"),
+        ({"size": [30, 44], "counts": FULL}, "list of integers"),
+        ({"size": [30, 44], "counts": [1.5, FULL - 1.5]}, "list of integers"),
+        ({"size": [30, 44], "counts": ["a"]}, "list of integers"),
         ({"size": [30, 44], "counts": [[1], [2, 3]]}, ""),
         ({"size": [30, 44], "counts": [FULL - 1]}, "do not add up"),
         ({"size": [30, 44], "counts": [FULL, 1]}, "do not add up"),
         ({"size": [30, 44], "counts": [FULL + 5, -5]}, "do not add up"),
         ({"size": [30, 44], "counts": [2**63 - 1, 2**63 - 1]}, "do not add up"),
-        ({"size": [30, 44], "counts": ""}, "whole numbers"),
-        ({"size": [30, 44], "counts": "ü"}, "not COCO's"),
-        ({"size": [30, 44], "counts": "\u0000"}, "not COCO's"),
-        ({"size": [30, 44], "counts": "Z"}, "cut off"),
-        ({"size": [30, 44], "counts": "o" * 50}, "not COCO's"),
+        ({"size": [30, 44], "counts": ""}, "list of integers"),
+        ({"size": [30, 44], "counts": "ü"}, "invalid string"),
+        ({"size": [30, 44], "counts": "\u0000"}, "invalid string"),
+        ({"size": [30, 44], "counts": "Z"}, "truncated string"),
+        ({"size": [30, 44], "counts": "o" * 50}, "invalid string"),
         ({"size": [30, 44], "counts": "11"}, "do not add up"),
         ({"segmentation": [rectangle(1, 1, 5, 5)], "iscrowd": 2}, "iscrowd is 2"),
         ({"segmentation": [rectangle(1, 1, 5, 5)], "area": -1}, "an area of -1"),

@@ -119,7 +119,7 @@ def test_every_fault_is_found_and_named(voc07, tmp_path, cli):
         "000003.jpg: its mask is missing",
         "000005.png: the mask is 9×11",
         "000006.png: 1,320 pixels have the value 99",
-        "000007.png: not an image that can be read",
+        "000007.png: not a readable image",
     ):
         assert fault in found
     assert len(report.problems) == 6
@@ -280,7 +280,7 @@ def test_splits_that_are_not_there_are_said(tmp_path):
     report = verify("ade20k", root=tmp_path)
     assert list(report.absent) == ["train"] and [s.split for s in report.splits] == ["val"]
     (asked,) = verify("ade20k", "train", root=tmp_path).splits
-    assert asked.problems[0] == "no image of it is there"
+    assert asked.problems[0] == "none of its images exists"
 
 
 def test_own_folder(tmp_path, cli):

@@ -137,7 +137,7 @@ def test_mask_goes_missing_later(voc, tmp_path):
     (voc / "SegmentationClass" / "2007_000121.png").unlink()
     with pytest.raises(DataError, match=r"(?s)2007_000121\.png.*2007_000121\.jpg"):
         data[1].mask()
-    with pytest.raises(DataError, match=r"gone: .*2007_000121\.png"):
+    with pytest.raises(DataError, match=r"disappeared: .*2007_000121\.png"):
         data.fingerprint()
 
 
@@ -155,7 +155,7 @@ def test_mask_of_another_size(voc, tmp_path):
 
 def test_mask_in_colours(voc, tmp_path):
     trees.photo(voc / "SegmentationClass" / "2007_000121.png", (24, 40))
-    with pytest.raises(DataError, match=r"2007_000121\.png: colours \(RGB\)"):
+    with pytest.raises(DataError, match=r"2007_000121\.png: a colour image \(RGB\)"):
         val(tmp_path)[1].mask()
 
 
@@ -255,8 +255,8 @@ def test_a_whole_official_split_is_not_partial(tmp_path):
         (lambda text: text.replace("<xmin>3<", "<xmin>300<"), "from 300,2 to 20,11"),
         (lambda text: text.replace("bndbox", "box"), "no <bndbox>"),
         (lambda text: text.replace("<xmin>3<", "<xmin>nan<"), "no usable box"),
-        (lambda text: '<?xml version="1.0" encoding="gbk"?>' + text, "not XML that can be read"),
-        (lambda text: '<?xml version="1.0" encoding="foo"?>' + text, "not XML that can be read"),
+        (lambda text: '<?xml version="1.0" encoding="gbk"?>' + text, "unreadable XML"),
+        (lambda text: '<?xml version="1.0" encoding="foo"?>' + text, "unreadable XML"),
     ],
 )
 def test_malformed_xml(voc, tmp_path, change, says):

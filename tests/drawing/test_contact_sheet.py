@@ -299,7 +299,7 @@ def test_a_pdf_is_not_too_large_to_be_written(tmp_path, caplog):
     caplog.set_level("INFO", "skipbench")
     *pngs, book = save_contact_sheet(noisy(5), tmp_path / "sheet", pdf_pictures=3)
     assert len(pngs) == 5 and len(media_boxes(book.read_bytes())) == 3
-    assert "first 3 pictures; PNGs have all 5" in caplog.text
+    assert "stops at 3 pictures; the PNG pages have all 5" in caplog.text
 
 
 def test_equal_sheets_are_equal_files(tmp_path):

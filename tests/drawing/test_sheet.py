@@ -1,5 +1,6 @@
 """Sheets of images with captions and a legend; masks and boxes drawn over images."""
 
+import os
 import subprocess
 import sys
 
@@ -113,6 +114,19 @@ def test_matplotlib_is_imported_when_something_is_drawn():
         "sys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_backend_of_a_notebook_is_not_needed(tmp_path):
+    """Jupyter sets it for every command that it starts."""
+    code = (
+        "import numpy as np; from skipbench.drawing.sheet import *\n"
+        f"save(sheet([[Cell(np.zeros((4, 6, 3), np.uint8))]]), Path({str(tmp_path / 'a.png')!r}))"
+    )
+    environment = os.environ | {"MPLBACKEND": "module://not_installed.backend_inline"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "") and (tmp_path / "a.png").exists()
 
 
 def test_names_are_told_apart():

@@ -177,7 +177,7 @@ def test_fp16_overflow_goes_on_in_bf16(tmp_path, pictures, caplog):
     backbone = Backbone(open_checkpoint(tmp_path / "w.pth"), "skip", precision="fp16")
     batches = list(Extractor(backbone, spec, 4).stream(items, plan))
     assert backbone.precision == "bf16"
-    assert "block 1" in caplog.text and "going on in bf16" in caplog.text
+    assert "block 1" in caplog.text and "switching to bf16" in caplog.text
     exact = Backbone(open_checkpoint(tmp_path / "w.pth"), "skip")
     reference = next(Extractor(exact, spec, 4).stream(items, plan)).columns["tokens_norm.2"]
     ours = batches[0].columns["tokens_norm.2"]
@@ -228,7 +228,7 @@ def test_memory_that_runs_out_halves_the_batch(tmp_path, ckpt, megabytes, surviv
         capture_output=True, text=True, timeout=120, env=clean_environment(tmp_path),
     )  # fmt: skip
     if survives:
-        assert "out of memory with 16 images at once; going on with 8" in done.stdout, done
+        assert "out of memory with 16 images per batch; using 8" in done.stdout, done
         parts = eval(done.stdout.split("parts")[1])
         assert sum(parts) == 16 and max(parts) < 16
     else:

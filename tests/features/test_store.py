@@ -328,7 +328,7 @@ def test_nobody_waits_for_ever_for_a_process_that_hangs(backbone, items, tmp_pat
     shutil.rmtree(tmp_path / "c" / "features" / key)
     with FileLock(tmp_path / "c" / "features" / f"{key}.build.lock") as hanging:
         assert hanging.try_acquire(exclusive=True)
-        with pytest.raises(ResourceError, match="no sign of life"):
+        with pytest.raises(ResourceError, match="shows no activity"):
             open_store(backbone, items[:2], SPEC, cache=tmp_path / "c", stalled_after=0.5)
 
 
@@ -391,7 +391,7 @@ def test_disk_full_while_storing(room, backbone, items, tmp_path, small_disk, mo
     monkeypatch.setattr(build, "write_whole", write)
     with pytest.raises(ResourceError, match="disk full") as caught:
         open_store(backbone, items, SPEC, cache=small_disk / "c")
-    assert caught.value.exit_code == 7 and "goes on from there" in str(caught.value)
+    assert caught.value.exit_code == 7 and "it resumes" in str(caught.value)
     assert not list(small_disk.rglob("*.partial"))
     ballast.unlink()
     monkeypatch.setattr(build, "write_whole", whole)
@@ -400,7 +400,7 @@ def test_disk_full_while_storing(room, backbone, items, tmp_path, small_disk, mo
 
 def test_too_little_disk_is_said_before_computing(backbone, items, small_disk, count_forwards):
     (small_disk / "ballast").write_bytes(bytes(950_000))
-    with pytest.raises(ResourceError, match=r"need 108 kB, .* free"):
+    with pytest.raises(ResourceError, match=r"need 108 kB; .* free"):
         open_store(backbone, items, SPEC, cache=small_disk / "c")
     assert not count_forwards
 

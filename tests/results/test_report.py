@@ -190,7 +190,7 @@ def test_band_goes_along_the_intervals():
     line = Line("a", "skip", (Point(0, 15, (10, 20)), Point(100, 25, (20, 30))))
     x, y = charts.Axis("x", 0, 100, ()), charts.Axis("y", 10, 30, ())
     svg = charts.line_chart([line], x, y, "")
-    to_y = y.scale(charts.HEIGHT - charts.BOTTOM, charts.TOP)
+    to_y = replace(y, start=charts.HEIGHT - charts.BOTTOM, end=charts.TOP).at
     right = charts.WIDTH - charts.RIGHT
     way = re.search(r'class="band" d="M(.*?)z"', svg).group(1).split("L")
     places = [(charts.LEFT, 20), (right, 30), (right, 20), (charts.LEFT, 10)]

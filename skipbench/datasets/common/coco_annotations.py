@@ -31,7 +31,7 @@ Index = dict[str, np.ndarray]
 
 LONG_TO_READ = 50 * MB  # a larger file gets a progress line
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-DEEPEST = 1000  # lists within lists that are opened in what is read at a time
+DEEPEST = 1000  # nested lists opened in one block
 ARROW = 40  # column of the arrow in messages of yajl
 LAST_READ = 1 << 17  # bytes; ijson reads half as many at a time
 
@@ -235,8 +235,7 @@ def elements(path: Path, key: str, reach: Reach = lambda done: None) -> Iterator
 
 
 class _NotTooDeep:
-    """A file in which lists within lists have an end: ijson's memory grows with the square of the
-    depth."""
+    """Refuses absurdly nested lists: the memory of ijson grows with the square of the depth."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path, self.file = path, file
@@ -245,7 +244,7 @@ class _NotTooDeep:
         block = self.file.read(size)
         deeper = sum(map(block.count, b"[{")) - sum(map(block.count, b"]}"))
         if deeper > DEEPEST:
-            raise DataError(f"{self.path}: not JSON of COCO: {deeper:,} lists within lists")
+            raise DataError(f"{self.path}: not JSON in COCO's format: {deeper:,} nested lists")
         return block
 
 

@@ -1,7 +1,7 @@
-"""The outlines of COCO's objects, as one map of numbers for each picture.
+"""The outlines of COCO's objects, as one map of object numbers for each image.
 
-0 is what nobody annotated; objects count from 1, the largest (by the annotations' area) first, and
-smaller ones lie on top. Crowds are -1, below all objects.
+0 is not annotated; objects count from 1, the largest (by the annotated area) first, and smaller
+ones lie on top. Crowds are -1, below all objects.
 """
 
 from array import array
@@ -17,14 +17,14 @@ from skipbench.datasets.common.coco_annotations import AnnotationIndex, Index, I
 from skipbench.errors import DataError
 from skipbench.images import read_header, turn
 
-# A run of fewer pixels is written in at most 5 characters. pycocotools allows for 6 without the
-# zero at the end, and does not look.
+# Runs of fewer pixels take at most 5 characters each. pycocotools reserves 6, without the final
+# zero, and does not check.
 TOO_MANY_PIXELS = 1 << 24
-LONGEST_OUTLINE = 1_000_000  # pixels; pycocotools takes 80 bytes for each, and does not look either
+LONGEST_OUTLINE = 1_000_000  # pixels; pycocotools takes 80 bytes for each, unchecked
 
 
 class SegmentIndex(AnnotationIndex):
-    """Apart from the boxes, whose users do not wait for outlines."""
+    """Separate from the boxes, so that they do not have to wait for outlines."""
 
     version = "segments 1"
 
@@ -35,8 +35,8 @@ class SegmentIndex(AnnotationIndex):
         return partial(self.segments, image)
 
     def segments(self, image: Path) -> np.ndarray:
-        """HW int32 on the picture as shown. An outline is turned as the image's EXIF says, unless
-        only the turned image has the size that the JSON gives."""
+        """HW int32, for the image as shown. Outlines are rotated by the image's EXIF orientation,
+        unless only the rotated image has the size given in the JSON."""
         index, row = self.find(image.name)
         drawn = _drawn(index, row)
         stored_hw, orientation = read_header(image)
@@ -44,7 +44,7 @@ class SegmentIndex(AnnotationIndex):
         shown = turn(drawn, orientation) if drawn.shape == stored_hw else drawn
         if shown.shape != shown_hw:
             raise DataError(
-                f"{self.path}: says {drawn.shape[0]}×{drawn.shape[1]}, "
+                f"{self.path}: its size is {drawn.shape[0]}×{drawn.shape[1]}, "
                 f"but the image is {shown_hw[0]}×{shown_hw[1]} (height×width): {image}"
             )
         return np.ascontiguousarray(shown)
@@ -145,7 +145,7 @@ def _checked(element: dict[str, Any], size_hw: tuple[int, int]) -> tuple[bytes, 
 def compressed(outline: Any, size_hw: tuple[int, int]) -> bytes:
     """COCO's polygons or run lengths → pycocotools' compressed runs.
 
-    Everything is checked before its C code sees it, which would read and write anywhere.
+    Everything is checked first: its C code does not check, and would access memory out of bounds.
     """
     rle = _rle()
     if isinstance(outline, dict):
@@ -163,13 +163,13 @@ def _rle() -> Any:
 
 
 def _run_lengths(outline: dict[str, Any], size_hw: tuple[int, int]) -> np.ndarray:
-    """Outside and inside in turn, down the columns."""
+    """Background and object in turn, column by column."""
     if outline["size"] != list(size_hw):
         raise ValueError(f"run lengths for {outline['size']}, in an image of {list(size_hw)}")
     counts = outline["counts"]
     runs = np.array(unpacked(counts) if isinstance(counts, str) else counts)
     if runs.ndim != 1 or runs.dtype.kind not in "iu":
-        raise ValueError("run lengths that are not a list of whole numbers")
+        raise ValueError("run lengths that are not a list of integers")
     pixels = size_hw[0] * size_hw[1]
     if runs.min() < 0 or runs.max() > pixels or runs.sum() != pixels:
         raise ValueError(f"run lengths that do not add up to the {pixels} pixels of the image")
@@ -179,7 +179,7 @@ def _run_lengths(outline: dict[str, Any], size_hw: tuple[int, int]) -> np.ndarra
 def _polygon(points: Any) -> np.ndarray:
     """(2 · corners,) float64, x and y in turn."""
     if not isinstance(points, list) or len(points) < 6 or len(points) % 2:
-        raise ValueError("a polygon that is not a list of three or more pairs of numbers")
+        raise ValueError("a polygon that is not a list of at least three pairs of numbers")
     numbers = np.array(points)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iuf":
         raise ValueError("a polygon that is not made of numbers")
@@ -192,14 +192,14 @@ def _polygon(points: Any) -> np.ndarray:
 
 
 def unpacked(text: str) -> list[int]:
-    """The run lengths in COCO's compressed string: 5 bits a character, the lowest first, the sixth
-    says that the number goes on; from the fourth on the difference to the last but one."""
+    """The run lengths in COCO's compressed string: 5 bits a character, lowest first; the sixth bit
+    says that the number continues. From the fourth number on, differences to the last but one."""
     counts: list[int] = []
     number = shift = 0
     for character in text:
         bits = ord(character) - 48
         if not 0 <= bits < 64 or shift > 30:
-            raise ValueError("run lengths in a string that is not COCO's")
+            raise ValueError("run lengths in an invalid string")
         number |= (bits & 31) << shift
         shift += 5
         if not bits & 32:
@@ -207,5 +207,5 @@ def unpacked(text: str) -> list[int]:
             counts.append(number + (counts[-2] if len(counts) > 2 else 0))
             number = shift = 0
     if shift:
-        raise ValueError("run lengths in a string that is cut off")
+        raise ValueError("run lengths in a truncated string")
     return counts

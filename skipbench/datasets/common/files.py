@@ -1,4 +1,4 @@
-"""Names on disk, read fast, and the facts that come with the package."""
+"""Lists of files, read fast, and the facts that are shipped with the package."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -11,7 +11,7 @@ FACTS = Path(__file__).parents[1] / "facts"
 
 
 def stems(folder: Path, suffix: str) -> set[str]:
-    """The names of the files in a folder that end so, without the ending. No file is touched."""
+    """The names of the files with this suffix, without it. No file is opened."""
     try:
         found = os.listdir(folder)  # noqa: PTH208 - 118,287 names, no Path for each
     except (FileNotFoundError, NotADirectoryError):
@@ -22,7 +22,7 @@ def stems(folder: Path, suffix: str) -> set[str]:
 
 
 def pairs(images: Path, masks: Path, labels: Labels | None) -> Listing:
-    """Every JPEG of one folder with the PNG of the same name in another."""
+    """Each JPEG of one folder with the PNG of the same name in another."""
     names = sorted(stems(images, ".jpg"))
 
     def make(name: str) -> Item:
@@ -32,7 +32,7 @@ def pairs(images: Path, masks: Path, labels: Labels | None) -> Listing:
 
 
 def first_folder(root: Path, *candidates: str) -> Path:
-    """The first that is there; the first of all where none is."""
+    """The first that exists; the first of all if none does."""
     for candidate in candidates:
         if (root / candidate).is_dir():
             return root / candidate
@@ -40,7 +40,7 @@ def first_folder(root: Path, *candidates: str) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """UTF-8, whatever the machine's own encoding is."""
+    """As UTF-8, whatever the locale."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -50,13 +50,13 @@ def read_text(path: Path) -> str:
 
 
 def read_list(path: Path) -> list[str]:
-    """The lines that are not empty; a name given twice counts once."""
+    """The lines that are not empty, without duplicates."""
     lines = read_text(path).splitlines()
     return list(dict.fromkeys(line.strip() for line in lines if line.strip()))
 
 
 def there(names: Sequence[str], found: Collection[str]) -> tuple[list[str], list[str]]:
-    """Those that are there, and those that are not, in the order given."""
+    """Names that were found and names that were not, in the order given."""
     return [n for n in names if n in found], [n for n in names if n not in found]
 
 

@@ -14,7 +14,7 @@ from skipbench.datasets.common.types import Source
 from skipbench.errors import DataError, UsageError, did_you_mean
 from skipbench.files import is_folder, user_path
 
-# What people also say; for suggestions only.
+# Other common names, for suggestions only.
 ALSO = {
     "voc12": "voc",
     "voc2012": "voc",
@@ -39,10 +39,10 @@ def names() -> tuple[str, ...]:
 
 
 def source(name: str) -> Source:
-    """By name; `folder:PATH` is a folder."""
+    """The data set of this name; `folder:PATH` is a folder."""
     stem = name.partition(":")[0]
     if name in ("folder", "folder:"):
-        raise UsageError("which folder? Give folder:PATH")
+        raise UsageError("give the folder, as folder:PATH")
     if stem not in names() or (":" in name and stem != "folder"):
         near = did_you_mean(ALSO.get(name.lower(), name.lower()), names())
         raise UsageError(f"no data set {name!r}.{near} Known: {', '.join(names())}")
@@ -66,7 +66,7 @@ class Location:
 
 
 def data_roots(given: str | Path | None = None) -> tuple[Path, ...]:
-    """`--data-root`, else SKIPBENCH_DATA (several, separated as in PATH), else the usual places."""
+    """`--data-root`, else SKIPBENCH_DATA (several, separated as in PATH), else the defaults."""
     if given is not None:
         return (user_path(given),)
     if listed := os.environ.get("SKIPBENCH_DATA"):
@@ -75,7 +75,7 @@ def data_roots(given: str | Path | None = None) -> tuple[Path, ...]:
 
 
 def locate(name: str, root: str | Path | None = None) -> Location:
-    """The folder of a data set: below a data root under one of its usual names, or the root."""
+    """Its folder: below a data root under one of its common names, or the data root itself."""
     kind = source(name)
     if not kind.on_disk:
         return Location(Path(), (), ())
@@ -84,28 +84,28 @@ def locate(name: str, root: str | Path | None = None) -> Location:
     else:
         roots = data_roots(root)
     for folder in [r / place for r in roots for place in (*kind.places, ".")]:
-        with suppress(OSError):  # not ours to read, or no name that a file can have
+        with suppress(OSError):  # no permission, or not a valid file name
             if folder.is_dir() and kind.is_at(folder):
                 return Location(folder, roots, kind.places)
     return Location(None, roots, kind.places)
 
 
 def find_folder(name: str, root: str | Path | None = None) -> Path:
-    """Where it lies; an error that says how it should look, where it is not found."""
+    """Its folder; if not found, an error that shows the expected layout."""
     kind, found = source(name), locate(name, root)
     if found.folder is not None:
         return found.folder
     if name.startswith("folder:"):
-        what = "has no images/ in it" if is_folder(found.roots[0]) else "is no folder"
-        raise DataError(f"{found.roots[0]} {what}. It should look like this:\n{kind.tree}")
+        what = "has no images/ folder" if is_folder(found.roots[0]) else "is not a folder"
+        raise DataError(f"{found.roots[0]} {what}. Expected layout:\n{kind.tree}")
     near = [r / p for r in found.roots for p in kind.places if is_folder(r / p)]
-    almost = f"\n{near[0]} is there, but is not as it should be." if near else ""
-    fetch = f", or fetch it: skipbench data download {name}" if kind.archives else ""
+    almost = f"\n{near[0]} exists, but has another layout." if near else ""
+    fetch = f", or download it: skipbench data download {name}" if kind.archives else ""
     raise DataError(
-        f"{kind.title} ({name}) was not found. Looked for it in\n"
+        f"{kind.title} ({name}) was not found. Looked in\n"
         + "\n".join(f"  {place}" for place in found.looked_in())
-        + f"{almost}\nIt should look like this:\n{kind.tree}\n"
-        f"Say where with --data-root DIR or SKIPBENCH_DATA{fetch}."
+        + f"{almost}\nExpected layout:\n{kind.tree}\n"
+        f"Set its location with --data-root DIR or SKIPBENCH_DATA{fetch}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Find a data set on disk and open a split of it, whole or as asked for."""
+"""Open a split of a data set, or a part of it; check that what is used is complete."""
 
 import logging
 from collections.abc import Sequence
@@ -30,16 +30,16 @@ def open_dataset(
 ) -> Dataset:
     """One split of a data set (default: val, or the only one).
 
-    limit         at most the first so many images, and no complaint that others are missing
-    train_images  a random subset of so many, the same for the same seed everywhere
-    classes       where a data set has several sets of them (COCO-Stuff: 171 or 27)
-    skip_bad      leave out up to so many images or masks that cannot be decoded (all are tried)
+    limit         use at most the first N images; missing ones are no error then
+    train_images  a random subset of N images, the same on every machine for the same seed
+    classes       which set of classes, where there are several (COCO-Stuff: 171 or 27)
+    skip_bad      leave out up to N images or masks that cannot be decoded (all are tried)
     """
     kind = source(name)
     kind.check_classes(classes)
     for option, number in (("--limit", limit), ("--train-images", train_images)):
         if number is not None and number < 1:
-            raise UsageError(f"{option} {number}: give a number from 1")
+            raise UsageError(f"{option} {number}: expected an integer of at least 1")
     folder = find_folder(name, root)
     splits = kind.splits_at(folder)
     split = find_split(name, splits, split)
@@ -59,7 +59,7 @@ def open_dataset(
     )
     if train_images is not None:
         if train_images >= len(dataset):
-            log.info("%s %s has %d images; all are taken", name, split, len(dataset))
+            log.info("%s %s has %d images; using all of them", name, split, len(dataset))
         dataset = dataset.sampled(train_images, seed)
     if limit is not None and limit < len(dataset):
         dataset = replace(dataset, items=dataset.items.only(dataset.names[:limit]), partial=True)
@@ -79,8 +79,8 @@ def _check_count(
     if found < wanted and limit is None:
         first = f" Missing: {some_of(listing.absent, 3)}." if listing.absent else ""
         raise DataError(
-            f"{name} {split}: {found:,} of {wanted:,} images are there ({folder}).{first}\n"
-            f"Fetch the rest, or take what is there with --limit {found}: the result is then "
+            f"{name} {split}: only {found:,} of {wanted:,} images were found ({folder}).{first}\n"
+            f"Download the rest, or use what was found with --limit {found}: the result is then "
             "marked as partial."
         )
     if found != wanted:
@@ -88,7 +88,7 @@ def _check_count(
 
 
 def _check_labels(dataset: Dataset, listing: Listing) -> None:
-    """Every image that is used has its mask (or XML); found out now, not after an hour."""
+    """Every image that is used has its mask (or XML): checked now, not after an hour."""
     if not listing.without_label:
         return
     lacking = [n for n in dataset.names if n in listing.without_label]
@@ -97,7 +97,7 @@ def _check_labels(dataset: Dataset, listing: Listing) -> None:
         what = "mask" if dataset.kind == "masks" else "annotation"
         where = f" ({item.mask_path})" if item.mask_path else ""
         fetch = f"skipbench data download {dataset.name} --split {dataset.split}"
-        advice = f"\nFetch what is missing: {fetch}" if source(dataset.name).archives else ""
+        advice = f"\nDownload what is missing: {fetch}" if source(dataset.name).archives else ""
         raise DataError(
             f"{dataset.name} {dataset.split}: {len(lacking):,} images have no {what}; "
             f"the first: {item.path}{where}{advice}"
@@ -105,7 +105,7 @@ def _check_labels(dataset: Dataset, listing: Listing) -> None:
 
 
 def without_bad(dataset: Dataset, most: int) -> Dataset:
-    """Without the images whose file, or whose mask's, cannot be decoded; at most so many."""
+    """Without the images that cannot be decoded, or whose mask cannot; at most `most` of them."""
     kept = decodable(dataset, most, f"{dataset.name} {dataset.split}")
     names = [item.name for item in kept]
     bad = sorted(set(dataset.names) - set(names))
@@ -118,24 +118,24 @@ def without_bad(dataset: Dataset, most: int) -> Dataset:
 
 
 def decodable(items: Sequence[AnItem], most: int, whose: str) -> list[AnItem]:
-    """Those that can be decoded, each left out named; an error if there are more than `most`.
+    """The items that can be decoded. The others are logged; more than `most` are an error.
 
-    A mask that is missing, of another size or with strange labels is never left out: that is a
-    fault of the data set as a whole, not of one file.
+    An item whose mask is missing, of another size or has unknown labels is never left out: that is
+    a fault of the data set as a whole, not of one file.
     """
-    troubles = list(in_parallel(_trouble, items, "trying images"))
-    found = [trouble for trouble in troubles if trouble]
+    problems = list(in_parallel(_problem, items, "decoding images"))
+    found = [problem for problem in problems if problem]
     if len(found) > most:
         raise DataError(
             f"{whose}: {len(found)} images cannot be decoded, --skip-bad allows {most}.\n"
             f"The first: {found[0]}"
         )
-    for trouble in found:
-        log.warning("left out: %s", trouble)
-    return [item for item, trouble in zip(items, troubles, strict=True) if not trouble]
+    for problem in found:
+        log.warning("left out: %s", problem)
+    return [item for item, problem in zip(items, problems, strict=True) if not problem]
 
 
-def _trouble(item: ImageItem) -> str | None:
+def _problem(item: ImageItem) -> str | None:
     mask = item.mask_path if isinstance(item, Item) else None
     try:
         item.read()
@@ -147,7 +147,7 @@ def _trouble(item: ImageItem) -> str | None:
 
 
 def without_empty(dataset: Dataset, hard: bool = True) -> Dataset:
-    """Without the images that have no box to find (hard=False: none but difficult or truncated)."""
+    """Without the images that have no box. hard: difficult and truncated boxes count too."""
     kept: list[str] = []
     empty: list[str] = []
     for item in dataset:

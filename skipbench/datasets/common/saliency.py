@@ -1,10 +1,10 @@
-"""Images with a mask of what stands out, which several data sets share.
+"""The layout of saliency data sets: images with a mask of the salient object.
 
-Such masks are greys: from 128 up is salient, 255 too, and nothing is ignored. Most files hold 0 and
-255 alone; some are JPEG, or have soft edges.
+Masks are grey: values from 128 are salient, 255 included, and nothing is ignored. Most files
+contain only 0 and 255; some are JPEG, or have soft edges.
 
-The official folders are known by their names, wherever they lie. Re-packed, all these data sets
-look alike (img/ and gt/), so such folders count only in a folder that bears the data set's name.
+The official folders are recognised by their names. Repacked, all these data sets look alike (img/
+and gt/), so such folders count only inside a folder that has the name of the data set.
 """
 
 import os
@@ -26,7 +26,7 @@ MASKS = ("gt", "GT", "mask", "masks", "Mask", "Masks", "ground_truth_mask")
 
 class Greys(Labels):
     def decode(self, stored: np.ndarray, path: Path) -> np.ndarray:
-        """A file of one bit holds 0 and 1 for black and white, as do some others."""
+        """Files of one bit, and some others, use 0 and 1 for black and white."""
         return super().decode(stored * 255 if stored.max() <= 1 else stored, path)
 
 
@@ -40,12 +40,12 @@ LABELS = Greys(
 
 @dataclass(frozen=True)
 class Part:
-    """A split: how many images, and where they lie."""
+    """A split: how many images, and where they are."""
 
     images: int
     official: tuple[tuple[str, str], ...]  # folders of images and of masks
-    named: tuple[str, ...]  # what a folder is called that holds it re-packed; letters and digits
-    below: tuple[str, ...] = ()  # such folders inside that of the data set
+    named: tuple[str, ...]  # names of folders that contain it repacked; letters and digits only
+    below: tuple[str, ...] = ()  # such folders inside the data set's folder
 
 
 class Saliency(Source):
@@ -81,7 +81,7 @@ class Saliency(Source):
         return Listing(sorted(files), make, without_label=frozenset(files) - mask_files.keys())
 
     def _folders(self, folder: Path, split: str) -> tuple[Path, Path] | None:
-        """Of images and of masks, where both are there."""
+        """Of images and of masks, if both exist."""
         found = self._candidates(folder, self.parts[split])
         return next((pair for pair in found if all(f.is_dir() for f in pair)), None)
 
@@ -94,13 +94,13 @@ class Saliency(Source):
 
 
 def _names(folder: Path) -> set[str]:
-    """What it is called here, and where a link leads: "DUT-OMRON" → "dutomron"."""
+    """Its name, and that of a link's target: "DUT-OMRON" → "dutomron"."""
     called = {folder.absolute().name, folder.resolve().name}
     return {re.sub(r"[^a-z0-9]", "", name.lower()) for name in called}
 
 
 def by_stem(folder: Path) -> dict[str, str]:
-    """The image files in a folder, by their names without the endings. No file is touched."""
+    """The image files in a folder, by their names without the suffix. No file is opened."""
     try:
         files = os.listdir(folder)  # noqa: PTH208 - thousands of names, no Path for each
     except OSError as error:
@@ -111,6 +111,6 @@ def by_stem(folder: Path) -> dict[str, str]:
         if file[0] == "." or dot + ending.lower() not in SUFFIXES:
             continue
         if stem in found:
-            raise DataError(f"{folder}: two files have one name, {found[stem]} and {file}")
+            raise DataError(f"{folder}: two files have the same name, {found[stem]} and {file}")
         found[stem] = file
     return found

@@ -1,10 +1,10 @@
-"""Pictures drawn by code: shapes filled with one of six textures, on a background of none.
+"""Synthetic images: shapes filled with one of six textures, on a background without texture.
 
-The texture is the class. All else (colours, contrast, scale, direction, outline, place, light) is
-drawn at random without looking at the class, so that only features that see texture tell the
-classes apart: the mean of a patch does not, nor does a linear function of its pixels.
+The texture is the class. Everything else (colours, contrast, scale, direction, outline, position,
+light) is random and independent of the class, so only features that encode texture separate the
+classes: neither the mean of a patch nor a linear function of its pixels does.
 
-A picture depends on nothing but (VERSION, seed, split, index).
+An image depends on nothing but (VERSION, seed, split, index).
 """
 
 import math
@@ -21,15 +21,15 @@ from skipbench.images import IGNORED
 VERSION = 1
 
 CLASSES = ("background", "stripes", "zigzag", "checks", "dots", "rings", "grain")
-# Okabe and Ito's, which the colour blind tell apart too.
+# Okabe and Ito's palette, which is safe for colour-blind readers.
 COLOURS = (
     (0, 0, 0), (0, 114, 178), (230, 159, 0), (0, 158, 115),
     (204, 121, 167), (240, 228, 66), (213, 94, 0),
 )  # fmt: skip
 SIZES_HW = ((128, 176), (144, 192), (150, 200), (176, 128), (192, 144), (200, 150))
 MOST_SHAPES = 4
-FOREGROUND = (0.5, 0.85)  # share of the picture; less once shapes overlap
-LEAST_VISIBLE = 0.5  # share of a shape that those on top of it leave
+FOREGROUND = (0.5, 0.85)  # share of the image; less once shapes overlap
+LEAST_VISIBLE = 0.5  # share of a shape that is not covered by others
 PERIOD = (7.0, 15.0)  # of a texture, in pixels
 CONTRAST = (0.08, 0.25)  # from a texture's mean to its extremes; black to white is 1
 
@@ -40,11 +40,13 @@ Pattern: TypeAlias = Callable[[Array, Array, Random], Array]  # a value for ever
 
 @dataclass(frozen=True)
 class Drawing:
-    """One picture with its labels."""
+    """One image with its labels."""
 
     image: Array  # HWC uint8 RGB
     mask: Array  # HW uint8, numbers of CLASSES; 255 = the rim of a shape, ignored
-    boxes_xyxy: Array  # (n, 4) int64, half-open, around what is visible of each shape, with rim
+    boxes_xyxy: (
+        Array  # (n, 4) int64, half-open, around the visible part of each shape, rim included
+    )
     labels: Array  # (n,) int64, numbers of CLASSES
 
 
@@ -54,11 +56,11 @@ def size_of(seed: int, split: str, index: int) -> tuple[int, int]:
 
 
 def draw(seed: int, split: str, index: int) -> Drawing:
-    """The picture of this number, the same in every process and in any order."""
+    """The image with this index, the same in every process and in any order."""
     rng, size_hw = _start(seed, split, index)
     image = _background(size_hw, rng)
     owner, centres = _arrange(size_hw, rng)
-    # One class follows from the index, so that any six pictures in a row hold every class.
+    # One class follows from the index, so that any six consecutive images contain every class.
     first = index % len(TEXTURES)
     others = rng.permutation([t for t in range(len(TEXTURES)) if t != first])
     labels = np.array([first, *others], np.int64)[: len(centres)] + 1
@@ -79,7 +81,8 @@ def _start(seed: int, split: str, index: int) -> tuple[Random, tuple[int, int]]:
 def _plane(
     size_hw: tuple[int, ...], centre_yx: Array, unit: float, rng: Random
 ) -> tuple[Array, Array]:
-    """Coordinates x and y of every pixel from a centre, in units of so many pixels, turned."""
+    """Coordinates x and y of every pixel relative to a centre, in units of `unit` pixels, in a
+    randomly rotated frame."""
     angle = rng.uniform(0, 2 * math.pi)
     down, right = (np.arange(n, dtype=np.float32) for n in size_hw)
     down, right = (down - float(centre_yx[0]))[:, None], right - float(centre_yx[1])
@@ -88,7 +91,7 @@ def _plane(
 
 
 def _radius(x: Array, y: Array) -> Array:
-    return np.sqrt(x * x + y * y)  # np.hypot guards against overflow, at ten times the price
+    return np.sqrt(x * x + y * y)  # np.hypot guards against overflow and is ten times slower
 
 
 def _wave(phase: Array) -> Array:
@@ -96,7 +99,7 @@ def _wave(phase: Array) -> Array:
 
 
 def _noise(x: Array, y: Array, rng: Random) -> Array:
-    """Normal random values at whole numbers, repeated after 32; smooth between them."""
+    """Normal random values at integer positions, with period 32; smooth between them."""
     knots = rng.standard_normal(32 * 32, dtype=np.float32)
     column, row = np.floor(x), np.floor(y)
     across, down = (t * t * (3 - 2 * t) for t in (x - column, y - row))
@@ -124,7 +127,7 @@ def _checks(x: Array, y: Array, rng: Random) -> Array:
 
 def _dots(x: Array, y: Array, rng: Random) -> Array:
     y = y + rng.random()
-    x = x + rng.random() + np.floor(y) / 2  # every row lies between the dots of the last
+    x = x + rng.random() + np.floor(y) / 2  # each row is offset by half a period
     return 1 - _radius(x - np.floor(x) - 0.5, y - np.floor(y) - 0.5) / 0.29
 
 
@@ -133,14 +136,14 @@ def _rings(x: Array, y: Array, rng: Random) -> Array:
 
 
 def _grain(x: Array, y: Array, rng: Random) -> Array:
-    # Two lattices at an angle hide each other's rows.
+    # Two lattices at an angle mask each other's rows.
     return _noise(1.6 * x, 1.6 * y, rng) + _noise(1.3 * (x + y), 1.3 * (x - y), rng)
 
 
 TEXTURES: tuple[Pattern, ...] = (_stripes, _zigzag, _checks, _dots, _rings, _grain)
 
 
-# Outlines: a height, lowest within. One unit is the side of a square of the shape's area.
+# Outlines: a height map, lowest inside. One unit is the side of a square of the shape's area.
 
 
 def _ellipse(x: Array, y: Array, rng: Random) -> Array:
@@ -156,12 +159,12 @@ def _polygon(x: Array, y: Array, rng: Random) -> Array:
 
 
 def _star(x: Array, y: Array, rng: Random) -> Array:
-    # Its points lie beyond one side of the polygon in its middle, never beyond two.
+    # Its points are beyond one side of the central polygon, never beyond two.
     return _beyond_sides(x, y, int(rng.integers(5, 8)))[1]
 
 
 def _beyond_sides(x: Array, y: Array, sides: int) -> tuple[Array, Array]:
-    """How far a point lies towards the side it is farthest beyond, and towards the second."""
+    """The largest and the second largest distance of a point towards the sides of a polygon."""
     most = second = np.full_like(x, -np.inf)
     for side in range(sides):
         angle = 2 * math.pi * side / sides
@@ -183,7 +186,7 @@ OUTLINES: tuple[Pattern, ...] = (_ellipse, _rectangle, _polygon, _star, _blob, _
 
 
 def _shape(size_hw: tuple[int, int], centre: Array, share: float, rng: Random) -> Array:
-    """HW bool: some outline around the centre, over exactly this share of the picture."""
+    """HW bool: a random outline around the centre, over exactly this share of the image."""
     outline = OUTLINES[rng.integers(len(OUTLINES))]
     height = outline(*_plane(size_hw, centre, math.sqrt(share * math.prod(size_hw)), rng), rng)
     rank = int(share * height.size)
@@ -194,7 +197,7 @@ def _arrange(size_hw: tuple[int, int], rng: Random) -> tuple[Array, list[Array]]
     """Which shape each pixel shows (HW, 0 = none), the last on top, and the shapes' centres."""
     owner = np.zeros(size_hw, np.uint8)
     wanted = int(rng.integers(1, MOST_SHAPES + 1))
-    share = rng.uniform(*FOREGROUND) / (wanted + 0.6)  # a lone shape does not fill the picture
+    share = rng.uniform(*FOREGROUND) / (wanted + 0.6)  # a single shape does not fill the image
     centres: list[Array] = []
     areas: list[int] = []
     for _ in range(3 * wanted):
@@ -210,7 +213,7 @@ def _arrange(size_hw: tuple[int, int], rng: Random) -> tuple[Array, list[Array]]
 
 
 def _rim(owner: Array) -> Array:
-    """HW bool: the outermost pixels of every shape, where it borders on another or on none."""
+    """HW bool: the outermost pixels of every shape."""
     rim = np.zeros(owner.shape, bool)
     down, right = owner[1:] != owner[:-1], owner[:, 1:] != owner[:, :-1]
     rim[1:] |= down
@@ -236,18 +239,18 @@ def _tint(rng: Random) -> Array:
 
 
 def _fill(image: Array, shape: Array, centre: Array, texture: Pattern, rng: Random) -> None:
-    """Paints the shape with the texture, in two colours on either side of a third."""
+    """Paint the shape with the texture, in two colours on either side of a third."""
     period = math.exp(rng.uniform(*np.log(PERIOD)))
     x, y = _plane(shape.shape, centre, period, rng)
     sharpness = rng.uniform(1, 4)
     wave = np.tanh(sharpness * texture(x[shape], y[shape], rng)) / math.tanh(sharpness)
-    # Either colour may be the lighter one; otherwise the mean of a patch of dots would tell.
+    # Either colour may be the lighter one; otherwise the mean of a patch would reveal dots.
     contrast = math.copysign(rng.uniform(*CONTRAST), rng.random() - 0.5)
     image[:, shape] = _colour(rng) + (contrast + _tint(rng)) * wave
 
 
 def _background(size_hw: tuple[int, int], rng: Random) -> Array:
-    """CHW float32: a colour that drifts, and faint flat shapes, so that an edge is no class."""
+    """CHW float32: a slowly varying colour with faint flat shapes, so an edge reveals no class."""
     drift = _noise(*_plane(size_hw, rng.uniform(0, size_hw), 60.0, rng), rng)
     image = _colour(rng) + _tint(rng) * drift.ravel()
     for _ in range(rng.integers(2, 4)):
@@ -257,7 +260,7 @@ def _background(size_hw: tuple[int, int], rng: Random) -> Array:
 
 
 def _photograph(image: Array, rng: Random) -> Array:
-    """Light from one side, a little blur, a little noise. CHW float32 → HWC uint8."""
+    """Directional light, slight blur, slight noise. CHW float32 → HWC uint8."""
     size_hw = image.shape[1:]
     slope, _ = _plane(size_hw, rng.uniform(0, size_hw), sum(size_hw), rng)
     image = _blurred(image * (1 + rng.uniform(0, 0.6) * slope), rng.uniform(0.05, 0.25))

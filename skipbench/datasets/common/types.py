@@ -1,5 +1,5 @@
-"""What every data set is made of. Masks are HW uint8 with 255 = ignored; boxes are xyxy in pixels,
-half-open; both on the picture as shown (EXIF applied). Everything is read when it is asked for."""
+"""The types of all data sets. Masks are HW uint8, 255 = ignored; boxes are xyxy in half-open
+pixels; both refer to the image as shown (EXIF orientation applied). Files are read on access."""
 
 import hashlib
 import os
@@ -18,17 +18,17 @@ from skipbench.records import Archive, DatasetFacts
 
 Colour = tuple[int, int, int]
 Kind = Literal["masks", "boxes", "images"]
-UNKNOWN = 254  # in the look-up table: a value that means nothing
+UNKNOWN = 254  # in the look-up table: neither a class nor ignored
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What the numbers in a data set's masks mean."""
+    """What the values in a data set's masks mean."""
 
     classes: tuple[str, ...]
     colours: tuple[Colour, ...]
     table: Mapping[int, int]  # value in the file → class
-    ignored: frozenset[int] = frozenset({255})  # values in the file that count for nothing
+    ignored: frozenset[int] = frozenset({255})  # values in the file that are not scored
 
     def __post_init__(self) -> None:
         if len(self.classes) > UNKNOWN:
@@ -66,7 +66,7 @@ class Boxes:
     classes: tuple[str, ...]  # of each box
     hard: np.ndarray  # (n,) bool: marked difficult or truncated
     crowds: int = 0  # boxes around crowds, which are left out
-    drawn_on_hw: tuple[int, int] | None = None  # size of the picture, if the annotation says
+    drawn_on_hw: tuple[int, int] | None = None  # size of the annotated image, if known
 
     def content(self) -> bytes:
         return self.xyxy.tobytes() + self.hard.tobytes() + "\0".join(self.classes).encode()
@@ -79,12 +79,12 @@ class Boxes:
 
 @dataclass(frozen=True)
 class Item(ImageItem):
-    """One image file with what is known about it."""
+    """One image file with its annotations."""
 
     mask_path: Path | None = None
     labels: Labels | None = None
     read_boxes: Callable[[], Boxes] | None = None  # as annotated
-    read_segments: Callable[[], np.ndarray] | None = None  # as shown; None: those of the mask
+    read_segments: Callable[[], np.ndarray] | None = None  # as shown; None: the mask's classes
 
     def mask(self) -> np.ndarray:
         if self.mask_path is None or self.labels is None:
@@ -101,7 +101,7 @@ class Item(ImageItem):
         boxes = self.read_boxes()
         stored_hw, orientation = read_header(self.path)
         if orientation == 1 or boxes.drawn_on_hw not in (None, stored_hw):
-            return boxes  # nothing to turn, or drawn on the picture as shown
+            return boxes  # nothing to rotate, or annotated on the image as shown
         turned = turn_boxes(boxes.xyxy, stored_hw, orientation)
         shown_hw = stored_hw[::-1] if orientation >= 5 else stored_hw
         return replace(boxes, xyxy=turned, drawn_on_hw=boxes.drawn_on_hw and shown_hw)
@@ -111,7 +111,7 @@ class Item(ImageItem):
         return self.read_segments is not None or None not in (self.mask_path, self.labels)
 
     def segments(self) -> np.ndarray:
-        """HW int32: each region, of one object or class, has a number; -1 counts for nothing."""
+        """HW int32: a number for each region, which is an object or a class; -1 = not scored."""
         if not self.has_segments:
             raise DataError(f"{self.path}: has no segments")
         if self.read_segments is not None:
@@ -120,12 +120,12 @@ class Item(ImageItem):
         return np.where(mask == IGNORED, np.int32(-1), mask)
 
     def content(self, of: Kind) -> bytes:
-        """What a fingerprint covers: the image's length, the labels to the last bit."""
+        """What a fingerprint covers: the image's file size, and the labels to the last bit."""
         try:
             length = self.path.stat().st_size
             mask = self.mask_path.read_bytes() if of == "masks" and self.mask_path else b""
         except OSError as error:
-            raise DataError(f"is gone: {error.filename}") from None
+            raise DataError(f"file disappeared: {error.filename}") from None
         boxes = self.read_boxes().content() if of == "boxes" and self.read_boxes else b""
         return f"{length}\0".encode() + hashlib.sha256(mask + boxes).digest()
 
@@ -135,24 +135,24 @@ class Split:
     """An official part of a data set."""
 
     images: int | None  # how many it has; None: any number
-    labels: Kind  # what it is for
-    extra: bool = False  # fetched only when it is asked for
+    labels: Kind
+    extra: bool = False  # downloaded only by name
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of one split, as found on disk. Items are made when they are asked for."""
+    """The files of one split, as found on disk. Items are made on access."""
 
-    names: Sequence[str]  # those whose image is there
+    names: Sequence[str]  # images that exist
     make: Callable[[str], Item]
-    absent: Sequence[str] = ()  # listed, but the image is not there
-    without_label: frozenset[str] = frozenset()  # the image is there, its mask (or XML) is not
-    why_empty: str = "no image of it is there"  # said where there are no names
-    listed: bool = False  # a file lists what should be there
+    absent: Sequence[str] = ()  # images that are listed but do not exist
+    without_label: frozenset[str] = frozenset()  # the image exists, its mask (or XML) does not
+    why_empty: str = "none of its images exists"  # reported where there are no names
+    listed: bool = False  # a file lists the images of the split
 
     @property
     def missing(self) -> str | None:
-        """Why nothing of this split can be used, if so."""
+        """Why nothing of this split is usable, if so."""
         if not self.names:
             return self.why_empty
         return "none of its images has a label" if len(self.without_label) == len(self) else None
@@ -190,12 +190,12 @@ class Dataset(Sequence[Item]):
 
     name: str
     split: str
-    folder: Path | None  # None: it is drawn, not read
+    folder: Path | None  # None: drawn by the package
     items: Items = field(repr=False)
     labels: Labels | None = field(repr=False)
-    kind: Kind  # what the split is for
-    official: int | None  # images the full split has
-    partial: bool = False  # not the whole official split, nor a sample that the protocol asks for
+    kind: Kind  # the labels of the split
+    official: int | None  # images of the full split
+    partial: bool = False  # neither the full official split nor a sample that the protocol asks for
     sample: tuple[int, int] | None = None  # (images, seed)
     bad: tuple[str, ...] = ()  # images left out because they cannot be decoded
     empty: tuple[str, ...] = ()  # images left out because they have no box
@@ -219,23 +219,23 @@ class Dataset(Sequence[Item]):
         return self.labels.classes if self.labels else ()
 
     def sampled(self, count: int, seed: int) -> "Dataset":
-        """A random subset, the same wherever and in whatever order files lie: by the hash of seed
-        and name. A smaller one is part of a larger one."""
+        """A random subset by the hash of seed and name: the same on every machine, whatever the
+        order of the files. A smaller one is part of a larger one."""
         if count >= len(self):
             return self
 
-        def lot(name: str) -> bytes:
+        def drawn_by(name: str) -> bytes:
             return hashlib.sha256(os.fsencode(f"{seed}:{name}")).digest()
 
-        drawn = set(sorted(self.names, key=lot)[:count])
+        drawn = set(sorted(self.names, key=drawn_by)[:count])
         names = [name for name in self.names if name in drawn]
         return replace(self, items=self.items.only(names), sample=(count, seed))
 
     def fingerprint(self) -> str:
-        """Names the exact list of files and labels, wherever these files lie.
+        """Identifies the exact list of files and labels, whatever their folder.
 
-        Of images the name and length count, of masks every byte of the file, of boxes every number
-        and name, and what the numbers in the masks mean.
+        It covers the name and file size of images, every byte of mask files, every number and name
+        of boxes, and the meaning of the values in masks.
         """
         what = self.name.partition(":")[0]  # a folder may be renamed
         digest = hashlib.sha256(f"{what}\0{self.split}\0{self.kind}\n".encode())
@@ -246,7 +246,7 @@ class Dataset(Sequence[Item]):
         return digest.hexdigest()
 
     def facts(self) -> DatasetFacts:
-        """For the record."""
+        """As stored in records."""
         return DatasetFacts(
             name=self.name,
             split=self.split,
@@ -263,46 +263,46 @@ class Dataset(Sequence[Item]):
 
 
 class Source(ABC):
-    """One data set: where its files lie and what they mean. One file in this folder each."""
+    """One data set: where its files are and what they mean."""
 
     title: str
     licence: str  # one line
-    tree: str  # what lies where, as a picture
-    places: tuple[str, ...]  # its folder below a data root, the most usual first
+    tree: str  # the folders, as shown in messages
+    places: tuple[str, ...]  # its folder below a data root, the most common first
     splits: Mapping[str, Split]
     archives: tuple[Archive, ...] = ()
     on_disk: bool = True  # False: drawn by the package
-    class_sets: tuple[int, ...] = ()  # numbers of classes to choose from, the default first
+    class_sets: tuple[int, ...] = ()  # numbers of classes to choose from, default first
 
     @abstractmethod
     def is_at(self, folder: Path) -> bool:
-        """Whether this folder holds it, or a part of it."""
+        """Whether this folder contains it, or a part of it."""
 
     @abstractmethod
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing: ...
 
     def labels(self, folder: Path, classes: int | None = None) -> Labels | None:
-        """For data sets with masks; `classes` chooses where there is a choice."""
+        """For data sets with masks; classes: which set of classes, where there are several."""
         return None
 
     def splits_at(self, folder: Path) -> Mapping[str, Split]:
-        """The official ones, for most."""
+        """The splits in this folder; the official ones for most data sets."""
         return self.splits
 
     def is_complete(self, folder: Path, split: str) -> bool:
-        """Every image of the official split is there, with its label."""
+        """Whether every image of the official split exists, with its label."""
         listing = self.listing(folder, split, None)
         wanted = self.splits[split].images or 0
         return len(listing) >= wanted and not listing.without_label
 
     def archives_for(self, folder: Path | None, splits: Sequence[str]) -> list[Archive]:
-        """Those that hold these splits. folder: where some of the data set is already, if any."""
+        """The archives with these splits. folder: where part of the data set is already, if any."""
         return [a for a in self.archives if not a.splits or set(a.splits) & set(splits)]
 
     def check_classes(self, classes: int | None) -> None:
         if classes is not None and classes not in self.class_sets:
-            known = " or ".join(map(str, self.class_sets)) or "no choice"
+            known = f"{' or '.join(map(str, self.class_sets)) or 'only one set of'} classes"
             raise UsageError(f"--classes {classes}: {self.title} has {known}")
 
-    def finish(self, folder: Path) -> None:  # noqa: B027 - most have nothing to do
-        """What is left to do once its archives are unpacked in this folder."""
+    def finish(self, folder: Path) -> None:  # noqa: B027 - nothing to do for most
+        """Called once its archives are unpacked in this folder."""

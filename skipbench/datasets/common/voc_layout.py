@@ -57,7 +57,7 @@ class Devkit(Source):
     def is_at(self, folder: Path) -> bool:
         named = re.search(r"VOC(20\d\d)", folder.resolve().name)
         if named and int(named[1]) != self.year:
-            return False  # all years look alike
+            return False  # all years have the same layout
         return (folder / "JPEGImages").is_dir() and (folder / "ImageSets").is_dir()
 
     def labels(self, folder: Path, classes: int | None = None) -> Labels:
@@ -111,8 +111,8 @@ def read_xml(path: Path) -> Boxes:
         raise DataError(f"{path}: not XML at line {line}, column {column} ({error})") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, LookupError) as error:  # an encoding that expat does not know
-        raise DataError(f"{path}: not XML that can be read ({error})") from None
+    except (ValueError, LookupError) as error:  # an encoding unknown to expat
+        raise DataError(f"{path}: unreadable XML ({error})") from None
     objects = root.findall("object")
     boxes = np.array([_corners(o, path) for o in objects], np.float64).reshape(-1, 4)
     return Boxes(
@@ -128,7 +128,7 @@ def _corners(thing: ET.Element, path: Path) -> list[float]:
     try:
         if place is None:
             raise ValueError("no <bndbox>")
-        # A few files have fractions of a pixel; they are dropped.
+        # A few files have fractions of a pixel, which are dropped.
         x0, y0, x1, y1 = (
             int(float(place.findtext(tag, ""))) for tag in ("xmin", "ymin", "xmax", "ymax")
         )

@@ -7,7 +7,7 @@ clusters → the cluster of every pixel → clusters as classes, on the whole sp
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,9 +34,6 @@ from skipbench.evaluations.segmentation.scores import figures
 from skipbench.pipeline import Inspection
 from skipbench.record_store import read_arrays
 from skipbench.records import Result
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("skipbench")
 

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,9 +30,6 @@ from skipbench.evaluations.segmentation.scores import figures
 from skipbench.pipeline import Inspection
 from skipbench.record_store import read_arrays
 from skipbench.records import Result
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("skipbench")
 

@@ -24,6 +24,7 @@ from skipbench.datasets import Dataset, Item
 from skipbench.engine.parallel import in_parallel
 from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
+from skipbench.evaluations.pca import EVALUATION
 from skipbench.evaluations.pca import record as written
 from skipbench.evaluations.pca.method import Components, foreground, resampled, rotation_onto
 from skipbench.evaluations.pca.model import Model, Painted
@@ -49,6 +50,7 @@ COARSE = 8 * 2.0**-11
 class PcaRun(Run):
     """A cell is one checkpoint; the colours of the others are aligned to the first one's."""
 
+    evaluation = EVALUATION
     settings: PcaSettings
     always = True  # pictures are drawn whenever they are asked for
     stage, advice = "fitting components", "Use a smaller --size, or fewer --layers"
@@ -135,15 +137,14 @@ class PcaRun(Run):
                 )  # fmt: skip
 
     def _paint(self, folder: Folder) -> None:
-        first = self.models[0]
-        total = sum(len(model.blocks) for model in self.models) * len(self.data)
-        with progress("components", total, "pictures") as advance:
-            for place in range(len(first.blocks)):
+        blocks = [len(model.blocks) for model in self.models]
+        with progress("components", sum(blocks) * len(self.data), "pictures") as advance:
+            for place in range(blocks[0]):
                 for group in self.fitted_together():
                     reference = self.fitted(0, place, group)
                     folder.draw(0, place, group, reference)
                     advance(len(group))
-                    for number, its in self._followers(place):
+                    for number, its in followers(blocks, place):
                         painted = self.fitted(number, its, group)
                         if self.settings.align:
                             painted = self._aligned(reference, painted, number, its, group)
@@ -154,17 +155,6 @@ class PcaRun(Run):
         """The images that are fitted together."""
         images = range(len(self.data))
         yield from ([image] for image in images) if self.settings.fit == "image" else [images]
-
-    def _followers(self, place: int) -> Iterator[tuple[int, int]]:
-        """Model and place of the blocks whose colours follow this block of the first model: the
-        same of as many, else at the same share of the depth."""
-        whole = len(self.models[0].blocks)
-        for number, model in enumerate(self.models[1:], 1):
-            count = len(model.blocks)
-            for its in range(count):
-                nearest = (2 * (its + 1) * whole + count) // (2 * count)  # rounded
-                if max(nearest, 1) - 1 == place:
-                    yield number, its
 
     # -- one block of one model, on the images of one fit
 
@@ -283,3 +273,13 @@ def titles_of(settings: PcaSettings, inspections: Sequence[Inspection]) -> list[
         folder = f"{Path(path).resolve().parent.name}/" if same else ""
         titles.append(f"{folder}{file} ({variant})")
     return unlike(titles, form="{} ({})")
+
+
+def followers(blocks: Sequence[int], place: int) -> Iterator[tuple[int, int]]:
+    """Model and place of the blocks whose colours follow this block of the first model: the same
+    of as many, else at the same share of the depth. blocks: how many each model has."""
+    for number, count in enumerate(blocks[1:], 1):
+        for its in range(count):
+            nearest = (2 * (its + 1) * blocks[0] + count) // (2 * count)  # rounded
+            if max(nearest, 1) - 1 == place:
+                yield number, its

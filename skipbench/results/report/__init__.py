@@ -12,8 +12,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,15 +19,16 @@ from typing import Any
 from skipbench import __version__
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, user_path, write_whole
-from skipbench.results.entries import Entry, entries
+from skipbench.results.entries import entries
 from skipbench.results.read import Source, Stored, listed, sift
+from skipbench.results.report.charts import environment
 from skipbench.results.report.comparisons import comparisons
 from skipbench.results.report.curves import over_blocks, over_epochs, over_rates
 from skipbench.results.report.pictures import picture_groups
 from skipbench.results.report.records import anchors_of, page_records
 from skipbench.results.report.summary import by_class, summary
 from skipbench.results.report.tables import page_tables
-from skipbench.results.report.values import in_order
+from skipbench.results.report.values import in_order, short
 from skipbench.results.scores import Score
 from skipbench.results.where import only, parse_where
 from skipbench.results.words import dataset_name
@@ -37,25 +36,12 @@ from skipbench.results.words import dataset_name
 log = logging.getLogger("skipbench")
 
 TITLE = "Skip and skipless vision transformers"
-LONG_NAME = 60  # characters; longer names are shortened in the middle
 
 # Characters that do not show, or that change the direction of what follows; half of a pair.
 UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff]"
 )
-
-
-@dataclass(frozen=True)
-class Content:
-    """The records of a page. Some have no score, only pictures."""
-
-    records: tuple[Stored, ...]
-    left_out: tuple[str, ...]  # what could not be read, one line each
-
-    @cached_property
-    def entries(self) -> list[Entry]:
-        return entries(self.records)
 
 
 def report(
@@ -74,11 +60,15 @@ def report(
     if path.is_dir():
         raise UsageError(f"{path} is a folder: give a file, such as report.html")
     ensure_writable(path.parent)
-    write_whole(path, page(read_content(results, where, strict), title or TITLE).encode())
+    records, left_out = read_records(results, where, strict)
+    write_whole(path, page(records, title or TITLE, left_out).encode())
     return path
 
 
-def read_content(results: Source | Iterable[Source], where: Iterable[str], strict: bool) -> Content:
+def read_records(
+    results: Source | Iterable[Source], where: Iterable[str], strict: bool
+) -> tuple[list[Stored], list[str]]:
+    """The records, and what could not be read."""
     wanted, given = parse_where(where), listed(results)
     found, wrong = sift(given)
     left_out = []
@@ -89,7 +79,7 @@ def read_content(results: Source | Iterable[Source], where: Iterable[str], stric
         left_out.append(str(error).replace(str(path), path.name))
         log.warning("left out: %s", error)
     if records := only(found, wanted):
-        return Content(tuple(records), tuple(left_out))
+        return records, left_out
     if found:
         raise UsageError("no records match --where")
     places = ", ".join(str(source) for source in given if isinstance(source, str | Path))
@@ -98,29 +88,16 @@ def read_content(results: Source | Iterable[Source], where: Iterable[str], stric
     raise UsageError(f"no records {place}{damaged}: give a folder with results of an evaluation")
 
 
-def page(content: Content, title: str) -> str:
-    import jinja2
-
-    own = jinja2.PackageLoader("skipbench.results.report", "page")
-    made = jinja2.Environment(
-        loader=own, autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
-    made.filters["short"] = short
-    template = made.get_template("page.html")
-    text = template.render(_parts(content), title=title, **_style_and_script())
+def page(records: Sequence[Stored], title: str, left_out: Sequence[str] = ()) -> str:
+    """left_out: what could not be read, one line each."""
+    template = environment().get_template("page.html")
+    text = template.render(_parts(records, left_out), title=title, **_style_and_script())
     return UNSEEN.sub(lambda found: _written_out(found.group()), text)
 
 
 def _written_out(sign: str) -> str:
     code = ord(sign)
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-
-
-def short(name: object, most: int = LONG_NAME) -> str:
-    text = str(name)
-    half = (most - 1) // 2
-    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
 def _style_and_script() -> dict[str, Any]:
@@ -140,14 +117,14 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _parts(content: Content) -> dict[str, Any]:
-    found, scores = content.entries, [Score(stored) for stored in content.records]
+def _parts(records: Sequence[Stored], left_out: Sequence[str]) -> dict[str, Any]:
+    found = entries(records)
     pairs = comparisons(found)
-    pictures, unreadable = picture_groups(content.records)
+    pictures, unreadable = picture_groups(records)
     evaluations = {entry.first.evaluation.name: entry.first.evaluation for entry in found}
     return {
-        "about": _about(scores),
-        "left_out": [*content.left_out, *unreadable],
+        "about": _about([Score(stored) for stored in records]),
+        "left_out": [*left_out, *unreadable],
         "summary": summary(pairs),
         "tables": page_tables(found),
         "curves": [
@@ -158,8 +135,8 @@ def _parts(content: Content) -> dict[str, Any]:
         "classes": by_class(pairs),
         "pictures": pictures,
         "glossary": [term for one in evaluations.values() for term in one.glossary.items()],
-        "records": page_records(content.records, found),
-        "anchors": anchors_of(content.records),
+        "records": page_records(records, found),
+        "anchors": anchors_of(records),
         "version": __version__,
     }
 

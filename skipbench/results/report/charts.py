@@ -1,25 +1,23 @@
-"""Charts as SVG with tooltips, in the colours of either theme: a plotting library draws neither.
+"""The page's charts: lines, axes and their ticks. charts.html draws them as SVG with tooltips and
+in the colours of either theme, which a plotting library does not."""
 
-The classes skip, skipless and other get their colours from the page's style sheet; lines of one
-variant differ in their dashes and in the shape of their points.
-"""
-
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from math import ceil, floor, log10
+from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup, escape
+from skipbench.results.report.values import VARIANTS, short
 
-from skipbench.results.report.values import VARIANTS
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
 
 WIDTH, HEIGHT = 380, 236
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 12, 42  # margins around the plot
-
-Interval = tuple[float, float]
-Place = Callable[[float], float]  # where a number lies, in pixels
-
 MOST_TICKS = 7
+
 DASHES = ("", "6 3", "2 3", "9 3 2 3")
 SHAPES = (
     "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",  # circle, square, triangle, diamond
@@ -27,6 +25,8 @@ SHAPES = (
     "M0 -4.2L4 3H-4z",
     "M0 -4.6L4.6 0L0 4.6L-4.6 0z",
 )
+
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,26 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
+    """Lines of one variant differ in their dashes and in the shape of their points."""
+
     label: str
     variant: str  # skip, skipless, or anything else
     points: tuple[Point, ...]
-    style: int = 0  # which dashes and shape
+    style: int = 0
+
+    @property
+    def dashes(self) -> str:
+        return DASHES[self.style % len(DASHES)]
+
+    @property
+    def shape(self) -> str:
+        return SHAPES[self.style % len(SHAPES)]
+
+    @property
+    def bands(self) -> list[list[Point]]:
+        """Neighbouring points with an interval."""
+        runs = groupby(self.points, key=lambda point: point.interval is not None)
+        return [list(run) for has_interval, run in runs if has_interval]
 
 
 @dataclass(frozen=True)
@@ -53,16 +69,13 @@ class Axis:
     high: float
     ticks: tuple[float, ...]
     log: bool = False
+    start: float = LEFT  # in pixels
+    end: float = WIDTH - RIGHT
 
-    def scale(self, start: float, end: float) -> Place:
+    def at(self, value: float) -> float:
         bend = log10 if self.log else float
         low, high = bend(self.low), bend(self.high)
-        return lambda value: round(start + (bend(value) - low) / (high - low) * (end - start), 2)
-
-
-def known(variant: object) -> str:
-    """The class of a variant: never text from a file, but one of three words."""
-    return str(variant) if variant in VARIANTS else "other"
+        return round(self.start + (bend(value) - low) / (high - low) * (self.end - self.start), 2)
 
 
 # -- axes
@@ -103,138 +116,48 @@ def log_axis(label: str, lines: Iterable[Line]) -> Axis:
     return Axis(label, low, high, marks or (min(places),), log=True)
 
 
-# -- the chart
+# -- drawn
 
 
-def line_chart(lines: Sequence[Line], x: Axis, y: Axis, alt: str) -> Markup:
+@cache
+def environment() -> "Environment":
+    import jinja2
+
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("skipbench.results.report", "page"),
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    made.filters |= {"css_class": css_class, "short": short}
+    return made
+
+
+def css_class(variant: object) -> str:
+    """One of three words, never text from a file."""
+    return str(variant) if variant in VARIANTS else "other"
+
+
+def _draw(name: str, *values: Any) -> "Markup":
+    macros: Any = environment().get_template("charts.html").module
+    return getattr(macros, name)(*values)
+
+
+def line_chart(lines: Sequence[Line], x: Axis, y: Axis, alt: str) -> "Markup":
     """alt: in words, for screen readers."""
-    to_x = x.scale(LEFT, WIDTH - RIGHT)
-    to_y = y.scale(HEIGHT - BOTTOM, TOP)
-    parts = [_axes(x, y, to_x, to_y)]
-    parts += [_band(line, to_x, to_y) for line in lines]
-    parts += [_line(line, to_x, to_y) for line in lines]
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(WIDTH, HEIGHT, alt, _join(parts))
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    y = replace(y, start=bottom, end=TOP)
+    return _draw("line_chart", lines, x, y, alt, LEFT, right, TOP, bottom, WIDTH, HEIGHT)
 
 
-def _axes(x: Axis, y: Axis, to_x: Place, to_y: Place) -> Markup:
-    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    parts = []
-    for tick in y.ticks:
-        at = to_y(tick)
-        parts.append(
-            Markup(
-                '<path class="grid" d="M{} {}H{}"/><text x="{}" y="{}" text-anchor="end">{}</text>'
-            ).format(LEFT, at, right, LEFT - 6, at + 4, f"{tick:g}")
-        )
-    for tick in x.ticks:
-        at = to_x(tick)
-        parts.append(
-            Markup(
-                '<path class="axis" d="M{} {}v4"/><text x="{}" y="{}" text-anchor="middle">{}'
-                "</text>"
-            ).format(at, bottom, at, bottom + 17, f"{tick:g}")
-        )
-    middle_x, middle_y = (LEFT + right) / 2, (TOP + bottom) / 2
-    parts.append(
-        Markup(
-            '<path class="axis" d="M{} {}H{}"/>'
-            '<text class="name" x="{}" y="{}" text-anchor="middle">{}</text>'
-            '<text class="name" transform="translate(11 {}) rotate(-90)" text-anchor="middle">{}'
-            "</text>"
-        ).format(LEFT, bottom, right, middle_x, HEIGHT - 5, x.label, middle_y, y.label)
-    )
-    return _join(parts)
-
-
-def _band(line: Line, to_x: Place, to_y: Place) -> Markup:
-    """Neighbours with intervals make a band; one alone has a bar."""
-    parts = []
-    for has_interval, run in groupby(line.points, key=lambda point: point.interval is not None):
-        if not has_interval:
-            continue
-        ends = [(to_x(p.x), *map(to_y, p.interval)) for p in run if p.interval]
-        if len(ends) == 1:
-            at, low, high = ends[0]
-            parts.append(Markup('<path class="bar" d="M{} {}V{}"/>').format(at, low, high))
-            continue
-        around = [f"{at} {high}" for at, _, high in ends]
-        around += [f"{at} {low}" for at, low, _ in reversed(ends)]
-        parts.append(Markup('<path class="band" d="M{}z"/>').format("L".join(around)))
-    return Markup('<g class="{}">{}</g>').format(known(line.variant), _join(parts))
-
-
-def _line(line: Line, to_x: Place, to_y: Place) -> Markup:
-    way = "L".join(f"{to_x(point.x)} {to_y(point.y)}" for point in line.points)
-    points = [_point(point, line.style, to_x(point.x), to_y(point.y)) for point in line.points]
-    return Markup('<g class="{}"><path class="line" d="M{}" stroke-dasharray="{}"/>{}</g>').format(
-        known(line.variant), way, DASHES[line.style % len(DASHES)], _join(points)
-    )
-
-
-def _point(point: Point, style: int, x: float, y: float) -> Markup:
-    """With an invisible circle that is easier to hit with a finger or a mouse."""
-    ring = Markup('<circle class="ring" r="7"/>') if point.chosen else ""
-    return Markup(
-        '<g class="point" transform="translate({} {})"><title>{}</title>'
-        '<circle class="reach" r="10"/>{}<path d="{}"/></g>'
-    ).format(x, y, point.tooltip, ring, SHAPES[style % len(SHAPES)])
-
-
-def sample(line: Line) -> Markup:
-    """A piece of the line, for the legend."""
-    return Markup(
-        '<svg class="sample {}" viewBox="0 0 34 12" aria-hidden="true">'
-        '<path class="line" d="M1 6H33" stroke-dasharray="{}"/>'
-        '<g class="point" transform="translate(17 6)"><path d="{}"/></g></svg>'
-    ).format(
-        known(line.variant), DASHES[line.style % len(DASHES)], SHAPES[line.style % len(SHAPES)]
-    )
-
-
-# -- small charts
+def sample(line: Line) -> "Markup":
+    return _draw("sample", line)
 
 
 def forest(
     rows: Sequence[tuple[str, float | None, Interval | None]], low: float, high: float
-) -> Markup:
-    """A dot and an interval for each variant, one below the other. low, high: of the scale."""
-    to_x = Axis("", low, high, ()).scale(6, 194)
-    parts = []
-    for i, (variant, value, interval) in enumerate(rows):
-        y = 12 + 25 * i
-        if value is None:
-            continue
-        whisker = Markup("")
-        if interval:
-            whisker = Markup('<path class="whisker" d="M{} {}H{}"/>').format(
-                to_x(interval[0]), y, to_x(interval[1])
-            )
-        parts.append(
-            Markup('<g class="{}">{}<circle class="dot" cx="{}" cy="{}" r="4"/></g>').format(
-                known(variant), whisker, to_x(value), y
-            )
-        )
-    return Markup('<svg class="forest" viewBox="0 0 200 {}" aria-hidden="true">{}</svg>').format(
-        25 * len(rows), _join(parts)
-    )
+) -> "Markup":
+    """rows: variant, value, interval; low, high: of the scale."""
+    return _draw("forest", rows, Axis("", low, high, (), start=6, end=194))
 
 
-def bars(values: Sequence[tuple[str, float | None]]) -> Markup:
-    """One thin bar per variant, from 0 to 100 percent."""
-    parts = [
-        Markup('<rect class="{}" y="{}" width="{}" height="7"/>').format(
-            known(variant), 8 * i, round(min(max(value, 0.0), 100.0), 2)
-        )
-        for i, (variant, value) in enumerate(values)
-        if value is not None
-    ]
-    return Markup(
-        '<svg class="bars" viewBox="0 0 100 {}" preserveAspectRatio="none" aria-hidden="true">'
-        "{}</svg>"
-    ).format(8 * len(values) - 1, _join(parts))
-
-
-def _join(parts: Iterable[Markup | str]) -> Markup:
-    return Markup("").join(map(escape, parts))
+def bars(values: Sequence[tuple[str, float | None]]) -> "Markup":
+    return _draw("bars", values)

@@ -1,7 +1,7 @@
 """The page's curves: over epochs, over blocks, over learning rates."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,20 +48,25 @@ def over_blocks(found: Sequence[Entry]) -> list[dict[str, Any]]:
     return _families(known, "block", _by_block, apart)
 
 
+def over_rates(found: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """The learning rates behind the best score of either variant."""
+    best = [entry for one in found for entry in one.best.values()]
+    known = [entry for entry in best if len(_by_rate(entry, "")) > 1]
+    return _families(known, "learning rate", _by_rate, ("residual",), log_axis)
+
+
 def _by_block(entry: Entry, what: str) -> list[Point]:
-    """The block of the record's score is marked as chosen."""
-    blocks, metrics = entry.first.result.features.get("blocks"), entry.first.result.metrics
+    blocks = entry.first.result.features.get("blocks")
     if isinstance(blocks, list) and len(blocks) == 1:
         return [_point(entry, what, blocks[0])]
-    points = []
-    for row in entry.first.blocks:
-        block, value = number(row.get("block")), number(row.get(entry.first.metric))
-        if block is None or value is None:
-            continue
-        interval = ends(row.get("interval"))
-        tooltip = f"{what} {block:g}: {score_text(value, interval)}"
-        points.append(Point(block, value, interval, tooltip, chosen=block == metrics.get("block")))
-    return points
+    return _points_of_rows(entry, what, entry.first.blocks, "block")
+
+
+def _by_rate(entry: Entry, what: str) -> list[Point]:
+    """Of the first seed. A rate that diverged has no score and no point."""
+    found = entry.first.result.metrics.get("rates")
+    rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+    return [point for point in _points_of_rows(entry, what, rows, "rate") if point.x > 0]
 
 
 def _point(entry: Entry, what: str, x: float) -> Point:
@@ -69,8 +74,27 @@ def _point(entry: Entry, what: str, x: float) -> Point:
     return Point(x, entry.value, entry.interval, tooltip)
 
 
+def _points_of_rows(
+    entry: Entry, what: str, rows: Iterable[Mapping[str, Any]], key: str
+) -> list[Point]:
+    """The row of the record's own score is marked as chosen."""
+    points = []
+    for row in rows:
+        x, value = number(row.get(key)), number(row.get(entry.first.metric))
+        if x is not None and value is not None:
+            interval = ends(row.get("interval"))
+            tooltip = f"{what} {x:g}: {score_text(value, interval)}"
+            chosen = x == entry.first.result.metrics.get(key)
+            points.append(Point(x, value, interval, tooltip, chosen))
+    return points
+
+
 def _families(
-    found: Sequence[Entry], axis: str, points: Points, apart: tuple[str, ...]
+    found: Sequence[Entry],
+    axis: str,
+    points: Points,
+    apart: tuple[str, ...],
+    make_axis: Callable[[str, Iterable[Line]], Axis] = x_axis,
 ) -> list[dict[str, Any]]:
     """The charts of each evaluation and data set.
 
@@ -88,7 +112,7 @@ def _families(
                 charts.append(Chart(title, tuple(kept), len(lines) - len(kept)))
         if charts:
             lines = [line for chart in charts for line in chart.lines]
-            made.append(_shown(group[0], charts, x_axis(axis, lines), f"over {axis}s"))
+            made.append(_shown(group[0], charts, make_axis(axis, lines), f"over {axis}s"))
     return made
 
 
@@ -202,40 +226,3 @@ def _alt_text(chart: Chart, about: str) -> str:
         for line in chart.lines
     ]
     return "; ".join([", ".join(filter(None, (about, chart.title))), *told])
-
-
-# -- learning rates
-
-
-def over_rates(found: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """The sweep of the best score of either variant; the rate of the record is marked."""
-    groups: dict[tuple[Any, Any], list[tuple[Entry, Chart]]] = {}
-    for one in found:
-        sweeps = [_sweep(variant, entry) for variant, entry in one.best.items()]
-        if lines := tuple(line for line in sweeps if line):
-            title = ", ".join(filter(None, (features_name(one.facts["features"]), one.how)))
-            place = one.facts["evaluation"], one.facts["dataset"]
-            groups.setdefault(place, []).append((one.any_entry, Chart(title, lines)))
-    made = []
-    for group in groups.values():
-        charts = [chart for _, chart in group]
-        across = log_axis("learning rate", [line for chart in charts for line in chart.lines])
-        made.append(_shown(group[0][0], charts, across, "over learning rates"))
-    return made
-
-
-def _sweep(variant: str, entry: Entry) -> Line | None:
-    """Of the first seed. A rate that diverged has no score and no point."""
-    metrics = entry.first.result.metrics
-    rows = metrics.get("rates")
-    points = []
-    for row in rows if isinstance(rows, list) else []:
-        told = row if isinstance(row, dict) else {}
-        rate, value = number(told.get("rate")), number(told.get(entry.first.metric))
-        if rate is None or value is None or rate <= 0:
-            continue
-        interval = ends(told.get("interval"))
-        tooltip = f"{variant}, rate {rate:g}: {score_text(value, interval)}"
-        points.append(Point(rate, value, interval, tooltip, chosen=rate == metrics.get("rate")))
-    points.sort(key=lambda point: point.x)
-    return Line(variant, variant, tuple(points)) if len(points) > 1 else None

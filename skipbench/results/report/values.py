@@ -10,6 +10,7 @@ from skipbench.results.scores import Score
 from skipbench.results.words import DATASETS
 
 VARIANTS = ("skip", "skipless")
+LONG_NAME = 60  # characters; longer names are shortened in the middle
 
 
 def number(value: object) -> float | None:
@@ -23,6 +24,12 @@ def ends(value: object) -> tuple[float, float] | None:
         return None
     low, high = number(value[0]), number(value[1])
     return None if low is None or high is None else (low, high)
+
+
+def short(name: object, most: int = LONG_NAME) -> str:
+    text = str(name)
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
 def features_name(features: Any) -> str:

@@ -7,17 +7,11 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
-import test_knn_command as neighbours
 import trees
 from conftest import lasting, records
 from PIL import Image
-from skipbench.evaluations.knn.calls import ClusterOptions, open_cluster
-from skipbench.suites._neighbour_kinds import CLUSTER_KEYS
-from skipbench.suites.kinds import Places
-from test_knn_command import (
-    ALIKE,
+from tiny import (
     CLASSES,
-    PROBE,
     SIZE,
     TOKENS,
     VAL,
@@ -25,8 +19,6 @@ from test_knn_command import (
     arrays_of,
     check_figures,
     interrupted,
-    killed,
-    nan_in_a_block,
     plain_counts,
     resized,
     same,
@@ -35,31 +27,26 @@ from test_knn_command import (
     tiny_checkpoint,
     tiny_folder,
     truth,
+    without_labels,
 )
 
-import skipbench as package
+import skipbench
+from skipbench import pipeline
 from skipbench.engine import vectors
-from skipbench.evaluations import resume as _chunks
-from skipbench.evaluations.cluster import run as runs
-from skipbench.evaluations.resume import TrainingState
+from skipbench.evaluations import resume
+from skipbench.evaluations.cluster import method
 from skipbench.features.stream import Extractor
-from skipbench.pipeline import Reading
 from skipbench.record_store import read_arrays
 from skipbench.results.baseline import read_baseline
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
-
-home, quiet_log, ckpt_call = neighbours.home, neighbours.quiet_log, neighbours.ckpt_call
 
 ALL = VAL * TOKENS  # tokens of the split
 
 
 @pytest.fixture
 def cluster(home):
-    def cluster(**more):
-        return package.cluster(home.ckpt, home.dataset, **home.options(**more))
-
-    return cluster
+    return lambda **more: home.evaluate("cluster", **more)
 
 
 @pytest.fixture
@@ -179,11 +166,13 @@ def test_a_number_that_is_that_of_the_classes_is_classes(cluster):
     assert again == one
 
 
-def test_one_image_has_no_interval(run):
-    shown = run("--limit", "1")
+def test_a_cluster_for_every_class_of_voc(cli, home):
+    trees.voc(Path("data"))
+    how = ("--residual", "skip", "--size", "24x32", "--seeds", "1", "--limit", "2")
+    shown = cli("cluster", "--ckpt", home.ckpt, "--dataset", "voc", *how)
     assert shown.exit_code == 0, shown.stderr
     [result] = records()
-    assert result.metrics["interval"] is None and result.metrics["tokens"] == TOKENS
+    assert result.metrics["clusters"] == 21 and result.metrics["tokens"] == 24
 
 
 def test_together_they_are_what_they_are_alone(cluster, made):
@@ -201,7 +190,7 @@ def test_together_they_are_what_they_are_alone(cluster, made):
 
 def test_what_matters_is_another_record(home):
     def name(**more):
-        return open_cluster(home.ckpt, home.dataset, **home.options(**more)).cells[0].id
+        return home.open("cluster", **more).cells[0].id
 
     seen = {name()}
     for more in (
@@ -248,44 +237,24 @@ def test_a_sample_smaller_than_the_number_of_images(cluster):
     assert result.metrics["tokens"] == ALL
 
 
-def test_at_most_so_many_bytes(cluster, monkeypatch, caplog):
-    monkeypatch.setattr(runs, "SAMPLE_BYTES", 50 * 64 * 4)
+def test_at_most_so_many_bytes(home, caplog):
     caplog.set_level("INFO", "skipbench")
-    [result] = cluster(seeds=1)
+    run = home.open("cluster", seeds=1)
+    run.sample_bytes = 50 * 64 * 4
+    [result] = pipeline.carry_out(run)
     assert result.metrics["tokens"] == 50 and "50 of 175 tokens" in caplog.text
-
-
-# -- features
-
-
-def test_features_are_those_of_the_other_evaluations(run, cli, home, seen):
-    assert cli(*home.arguments("knn", "--out", "neighbours")).exit_code == 0
-    seen.clear()
-    assert run().exit_code == 0 and not seen
-    assert records()[0].timing["images_computed"] == 0
-    [result] = records("neighbours")
-    assert result.timing["images_computed"] == 11
-
-
-def test_without_a_cache_it_is_the_same_record(run):
-    how = ("--layers", "last", "--layers", "0", "--clusters", "classes,9")
-    assert run(*how).exit_code == 0
-    shown = run(*how, "--no-cache", "--out", "x", "--cache", "none")
-    assert shown.exit_code == 0, shown.stderr
-    assert len(records()) == 4 and not Path("none").exists()
-    assert all(same(a, b, ("results", "x")) for a, b in zip(records(), records("x"), strict=True))
 
 
 # -- interruption
 
-HOW = ("--clusters", "classes,9", "--seeds", "2")
+
+HOW = {"clusters": "classes,9", "seeds": 2}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(home):
     out = home.folder / "undisturbed-clusters"
-    options = home.options(clusters="classes,9", seeds=2, out=out)
-    return out, {r.id: r for r in package.cluster(home.ckpt, home.dataset, **options)}
+    return out, {r.id: r for r in home.evaluate("cluster", out=out, **HOW)}
 
 
 def as_undisturbed(undisturbed):
@@ -295,129 +264,127 @@ def as_undisturbed(undisturbed):
     return all(same(r, whole[r.id], ("results", out)) for r in records())
 
 
+@pytest.fixture
+def go(home):
+    """From the start, or on from where it was stopped, in shards of two images."""
+
+    def go(**more):
+        options = {**HOW, "cache": "cache", **more}
+        return pipeline.carry_out(home.open_in_shards("cluster", **options))
+
+    return go
+
+
+def stopped(go, owner, name, at, before=False, **more):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupted(patch, owner, name, at, before)
+        go(**more)
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "at", "before", "clusterings", "shards"),
     [
         (vectors, "k_means", 3, True, 2, 6),
-        (TrainingState, "save", 3, False, 1, 6),
-        (runs.evaluation, "score", 2, True, 0, 5),
-        (_chunks.Chunks, "save", 6, False, 0, 3),
-        (runs, "write_result", 1, False, 0, 3),
-        (runs, "write_result", 4, True, 0, 0),
+        (resume.TrainingState, "save", 3, False, 1, 6),
+        (method, "score", 2, True, 0, 5),
+        (resume.Chunks, "save", 6, False, 0, 3),
+        (pipeline, "write_result", 1, False, 0, 3),
+        (pipeline, "write_result", 4, True, 0, 0),
     ],
 )
 def test_interrupted_it_goes_on(
-    run, undisturbed, monkeypatch, made, seen, owner, name, at, before, clusterings, shards
+    go, undisturbed, monkeypatch, made, seen, owner, name, at, before, clusterings, shards
 ):
     """The records are those of an undisturbed run, to the last bit; nothing is done twice. (The
     clusterings of one number of clusters are scored together: three shards for each number.)"""
-    monkeypatch.setattr(_chunks, "SHARD", 2)
-    with monkeypatch.context() as patch:
-        interrupted(patch, owner, name, at, before)
-        shown = run(*HOW)
-    assert shown.exit_code == 130 and "Traceback" not in shown.stderr
+    stopped(go, owner, name, at, before)
     assert len(records()) == (at - before if name == "write_result" else 0)
     made.clear(), seen.clear()
-    scored, plain = [], runs.evaluation.score
+    scored, plain = [], method.score
 
     def counting(*given):
         scored.append(given[1])
         return plain(*given)
 
-    monkeypatch.setattr(runs.evaluation, "score", counting)
-    shown = run(*HOW)
-    assert shown.exit_code == 0, shown.stderr
+    monkeypatch.setattr(method, "score", counting)
+    go()
     assert len(made) == clusterings and len(scored) == shards and not seen
-    out, whole = undisturbed
-    assert {r.id for r in records()} == set(whole)
-    assert all(same(r, whole[r.id], ("results", out)) for r in records())
+    assert as_undisturbed(undisturbed)
 
 
-def test_nothing_is_left_in_the_cache(run, undisturbed, monkeypatch):
-    monkeypatch.setattr(_chunks, "SHARD", 2)
+def test_a_command_interrupted_ends_quietly(run, monkeypatch):
     with monkeypatch.context() as patch:
-        interrupted(patch, _chunks.Chunks, "save", 3)
-        assert run(*HOW).exit_code == 130
+        interrupted(patch, vectors, "k_means", 1)
+        shown = run()
+    assert shown.exit_code == 130 and "Traceback" not in shown.stderr and not records()
+
+
+def test_nothing_is_left_in_the_cache(go, undisturbed):
+    stopped(go, resume.Chunks, "save", 3)
     kept = [path.suffix for path in Path("cache/cluster").rglob("*.*")]
     assert kept.count(".state") == 4 and kept.count(".npz") == 3
-    assert run(*HOW).exit_code == 0 and as_undisturbed(undisturbed)
+    go()
+    assert as_undisturbed(undisturbed)
 
 
-def test_nothing_is_left_of_a_record_that_was_just_written(run, monkeypatch):
-    with monkeypatch.context() as patch:
-        interrupted(patch, runs, "write_result", 1)
-        assert run().exit_code == 130
-    assert len(records()) == 1 and "done before" in run().stderr
-    assert not list(Path("cache/cluster").iterdir())
+def test_nothing_is_left_of_a_record_that_was_just_written(go, caplog):
+    stopped(go, pipeline, "write_result", 1, clusters=9, seeds=1)
+    assert len(records()) == 1
+    caplog.set_level("INFO", "skipbench")
+    go(clusters=9, seeds=1)
+    assert "record exists" in caplog.text and not list(Path("cache/cluster").iterdir())
 
 
 @pytest.mark.parametrize(("suffix", "damage"), [(".state", "a bit"), (".npz", "empty")])
-def test_what_is_damaged_is_done_again(run, undisturbed, monkeypatch, made, suffix, damage):
-    monkeypatch.setattr(_chunks, "SHARD", 2)
-    with monkeypatch.context() as patch:
-        interrupted(patch, _chunks.Chunks, "save", 4)
-        assert run(*HOW).exit_code == 130
+def test_what_is_damaged_is_done_again(go, undisturbed, made, caplog, suffix, damage):
+    stopped(go, resume.Chunks, "save", 4)
     path = sorted(Path("cache/cluster").rglob(f"*{suffix}"))[0]
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content if damage == "a bit" else b"")
     made.clear()
-    shown = run(*HOW)
-    assert shown.exit_code == 0 and "damaged" in shown.stderr
+    go()
+    assert "damaged" in caplog.text
     assert len(made) == (suffix == ".state") and as_undisturbed(undisturbed)
 
 
-def test_pixels_are_never_counted_by_two_sets_of_centroids(run, monkeypatch):
+def test_pixels_are_never_counted_by_two_sets_of_centroids(go, monkeypatch):
     """The centroids are lost, and others are found: elsewhere k-means may end otherwise."""
-    monkeypatch.setattr(_chunks, "SHARD", 2)
-    how = ("--clusters", "9", "--seeds", "0,")
-    with monkeypatch.context() as patch:
-        interrupted(patch, _chunks.Chunks, "save", 2)
-        assert run(*how).exit_code == 130
+    how = {"clusters": 9, "seeds": [0]}
+    stopped(go, resume.Chunks, "save", 2, **how)
     [state] = Path("cache/cluster").glob("*.state")
     state.unlink()
     plain = vectors.k_means
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            vectors, "k_means", lambda rows, clusters, seed, *more: plain(rows, clusters, 7, *more)
-        )
-        assert run(*how).exit_code == 0
-        [mixed] = [read_arrays(path) for path in Path("results").glob("*.npz")]
-        assert run(*how, "--force").exit_code == 0
-        [whole] = [read_arrays(path) for path in Path("results").glob("*.npz")]
+    monkeypatch.setattr(
+        vectors, "k_means", lambda rows, clusters, seed, *more: plain(rows, clusters, 7, *more)
+    )
+    go(**how)
+    [mixed] = [read_arrays(path) for path in Path("results").glob("*.npz")]
+    go(**how, force=True)
+    [whole] = [read_arrays(path) for path in Path("results").glob("*.npz")]
     np.testing.assert_array_equal(mixed["counts"], whole["counts"])
     np.testing.assert_array_equal(mixed["centroids"], whole["centroids"])
 
 
-def test_killed_in_k_means(run, home, undisturbed, monkeypatch, made, tmp_path):
-    killed(tmp_path, "vectors", "k_means", 3, home.arguments("cluster", *HOW))
-    assert not records() and len(list(Path("cache/cluster").glob("*.state"))) == 2
-    shown = run(*HOW)
-    assert shown.exit_code == 0 and len(made) == 2, shown.stderr
-    assert as_undisturbed(undisturbed)
-
-
-def test_forced_it_is_done_again(run, undisturbed, monkeypatch, made):
-    monkeypatch.setattr(_chunks, "SHARD", 2)
-    with monkeypatch.context() as patch:
-        interrupted(patch, _chunks.Chunks, "save", 3)
-        assert run(*HOW).exit_code == 130
+def test_forced_it_is_done_again(go, undisturbed, made):
+    stopped(go, resume.Chunks, "save", 3)
     made.clear()
-    assert run(*HOW, "--force").exit_code == 0 and len(made) == 4
-    assert run(*HOW, "--force").exit_code == 0 and len(made) == 8
-    assert as_undisturbed(undisturbed)
+    go(force=True)
+    assert len(made) == 4
+    go(force=True)
+    assert len(made) == 8 and as_undisturbed(undisturbed)
 
 
-# -- done before
+# -- existing records
 
 
-def test_done_before_damaged_and_labelled(run, monkeypatch, made):
+def test_existing_records_damaged_and_labelled(run, monkeypatch, made):
     first = run("--clusters", "classes,9")
     one = records()[0]
     with monkeypatch.context() as patch:
         patch.setattr(Extractor, "run", None)
         again = run("--clusters", "classes,9")
-        assert again.exit_code == 0 and again.stderr.count("done before") == 2
+        assert again.exit_code == 0 and again.stderr.count("record exists") == 2
         assert again.stdout == first.stdout and len(made) == 2
         assert run("--clusters", "9", "--label", "name=mine").exit_code == 0
     names = {r.protocol["clusters"]: r.checkpoint["name"] for r in records()}
@@ -429,14 +396,6 @@ def test_done_before_damaged_and_labelled(run, monkeypatch, made):
     # What is new is made beside what is done.
     shown = run("--clusters", "classes,9", "--layers", "last", "--layers", "0")
     assert shown.exit_code == 0 and len(records()) == 4 and len(made) == 5
-
-
-def test_json_and_quiet(run):
-    shown = run("--seeds", "2", "--json", "--quiet")
-    found = json.loads(shown.stdout)
-    assert [one["protocol"]["seed"] for one in found] == [0, 1] and not shown.stderr
-    for one in found:
-        assert one == json.loads(Path("results", f"{one['id']}.json").read_text())
 
 
 def test_dry_run(run):
@@ -476,72 +435,21 @@ def test_pictures_also_of_what_was_done_before(run, made):
             for file in (*tile["shared"].values(), *tile["own"].values()):
                 with Image.open(folder / "tiles" / file) as image:
                     assert image.height == 224
-    page = package.report("results").read_text()
+    page = skipbench.report("results").read_text()
     assert "k-means clusters" in page and page.count("data:image/") >= 6
 
 
 # -- faults
 
 
-@pytest.mark.parametrize(
-    ("more", "code", "word"),
-    [
-        (("--dataset", "vocc"), 2, "Did you mean 'voc'"),
-        (("--dataset", "voc"), 4, "--data-root"),
-        (("--clusters", "0"), 2, "--clusters '0'"),
-        (("--clusters", "class"), 2, "give classes"),
-        (("--clusters", "3,-1"), 2, "--clusters '3,-1'"),
-        (("--clusters", "10001"), 2, "10000"),
-        (("--sample", "0"), 2, "--sample"),
-        (("--sample", "8", "--clusters", "9"), 2, "--sample 8"),
-        (("--redo", "0"), 2, "--redo"),
-        (("--seeds", "x"), 2, "--seeds 'x'"),
-        (("--seeds", "-1"), 2, "--seeds"),
-        (("--seeds", "1001"), 2, "--seeds"),
-        (("--layers", "lst"), 2, "Did you mean 'last'"),
-        (("--layers", "7"), 2, "no block 7"),
-        (("--size", "0"), 2, "size"),
-        (("--store-dtype", "fp8"), 2, "--store-dtype"),
-        (("--out", "file"), 7, "cannot write"),
-        (("--ckpt", "file"), 3, "file"),
-    ],
-)
-def test_faults(run, more, code, word, seen):
-    Path("file").write_text("this is no checkpoint")
-    shown = run(*more)
-    said = " ".join(shown.stderr.split())
-    assert shown.exit_code == code and word in said, shown.stderr
-    assert "Traceback" not in said and not seen and not list(Path().glob("results/*.json"))
-
-
-def test_data_sets_without_masks_or_whole_splits(cli, home):
-    trees.coco20k(Path("data")), trees.voc(Path("data"))
-    how = ("--ckpt", home.ckpt, "--residual", "skip", "--size", "24x32", "--seeds", "1")
-    shown = cli("cluster", *how, "--dataset", "coco20k", "--limit", "2")
-    assert shown.exit_code == 2 and "has no masks, which are needed" in shown.stderr
-    shown = cli("cluster", *how, "--dataset", "voc")
-    assert shown.exit_code == 4 and "--limit" in shown.stderr and not records()
-    shown = cli("cluster", *how, "--dataset", "voc", "--limit", "2")
-    assert shown.exit_code == 0 and "partial" in shown.stdout, shown.stderr
-    [result] = records()
-    assert result.metrics["clusters"] == 21 and result.metrics["tokens"] == 24
-    assert result.dataset["partial"]
-
-
-def test_masks_without_a_label(run, seen):
+def test_masks_of_one_image_without_a_label(run, seen):
     tiny_folder(Path("blank"), train=1)
-    masks = sorted(Path("blank", "masks", "val").iterdir())
-    for path in masks[1:]:
-        trees.grey_png(path, np.full_like(np.array(Image.open(path)), 255))
+    for path in sorted(Path("blank", "masks", "val").iterdir())[1:]:
+        without_labels(path)
     shown = run("--dataset", "folder:blank", "--pictures", "3")
     assert shown.exit_code == 0, shown.stderr
     counts = arrays_of(records()[0])["counts"]
     assert counts[0].any() and not counts[1:].any()
-    seen.clear()
-    trees.grey_png(masks[0], np.full_like(np.array(Image.open(masks[0])), 255))
-    shown = run("--dataset", "folder:blank")
-    assert shown.exit_code == 4 and "val: no labelled pixel" in shown.stderr
-    assert not seen and len(records()) == 1
 
 
 def test_more_clusters_than_tokens(run, cluster, seen):
@@ -558,22 +466,14 @@ def test_a_sample_smaller_than_the_classes_is_said_at_once(run, seen):
     assert shown.exit_code == 2 and "--sample" in shown.stderr and not seen
 
 
-def test_nan_in_the_weights(run, tmp_path):
-    bad = tiny_checkpoint(tmp_path / "nan.pth", spoil=nan_in_a_block)
-    shown = run("--ckpt", bad)
-    assert shown.exit_code == 6 and "NaN" in shown.stderr and not records()
-
-
 @pytest.mark.parametrize("clusters", ["classes", "9"])
 def test_tokens_that_are_all_alike(run, tmp_path, clusters):
     flat = tiny_checkpoint(tmp_path / "flat.pth", spoil=all_alike)
-    shown = run("--ckpt", flat, "--clusters", clusters, "--pictures", "1")
+    shown = run("--ckpt", flat, "--clusters", clusters)
     assert shown.exit_code == 0 and "constant features" in shown.stderr, shown.stderr
     [result] = records()
-    assert result.features["degenerate"] == {"tokens_norm.2": VAL}
     assert result.metrics["clusters_used"] == result.metrics["classes_found"] == 1
-    assert np.isfinite(arrays_of(result)["centroids"]).all()
-    assert 0 < result.metrics["miou"] <= 100
+    assert np.isfinite(arrays_of(result)["centroids"]).all() and result.metrics["miou"] > 0
 
 
 @pytest.mark.parametrize("stage", ["k_means", "score"])
@@ -581,7 +481,7 @@ def test_out_of_memory(run, monkeypatch, stage):
     def fail(*arguments):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr({"k_means": vectors, "score": runs.evaluation}[stage], stage, fail)
+    monkeypatch.setattr({"k_means": vectors, "score": method}[stage], stage, fail)
     shown = run()
     assert shown.exit_code == 7 and "--sample" in shown.stderr and not records()
 
@@ -594,14 +494,16 @@ def two(home):
     out = home.folder / "two-clusters"
     other = tiny_checkpoint(home.folder / "other-clusters.pth", seed=1)
     for ckpt in (home.ckpt, other):
-        package.cluster(ckpt, home.dataset, **home.options(clusters="classes,9", seeds=2, out=out))
+        skipbench.cluster(
+            ckpt, home.dataset, **home.options(clusters="classes,9", seeds=2, out=out)
+        )
     return out
 
 
 def test_in_tables_comparisons_baselines_and_a_report(two, cli):
     table = cli("table", two)
     assert table.exit_code == 0 and "cluster" in table.stdout
-    found = package.compare("skip.pth", "other-clusters.pth", results=two)
+    found = skipbench.compare("skip.pth", "other-clusters.pth", results=two)
     assert len(found) == 2
     for one in found:
         sides = [[s.result for s in side] for side in (one.a, one.b)]
@@ -610,17 +512,17 @@ def test_in_tables_comparisons_baselines_and_a_report(two, cli):
         assert one.difference == pytest.approx(values[1] - values[0])
     shown = cli("compare", two, "skip.pth", "other-clusters.pth")
     assert shown.exit_code == 0 and shown.stdout.count("2 seeds") == 4, shown.output
-    package.update_baseline(two, "b.json")
+    skipbench.update_baseline(two, "b.json")
     lines = read_baseline(Path("b.json")).figures
     assert len(lines) == 4 and all(line.seeds == 2 for line in lines.values())
-    assert not any(verdict.fails for verdict in package.check(two, "b.json", tolerance=0.1))
-    page = package.report(two, "page.html").read_text()
+    assert not any(verdict.fails for verdict in skipbench.check(two, "b.json", tolerance=0.1))
+    page = skipbench.report(two, "page.html").read_text()
     assert "k-means clusters" in page and "other-clusters.pth" in page
 
 
 def test_calibrate(cluster, cli, home):
     [first] = cluster(clusters=9, seeds=1, sample=100)
-    package.update_baseline("results", "b.json")
+    skipbench.update_baseline("results", "b.json")
     where = ("--baseline", "b.json", "--seeds", "1,2", "--device", "cpu", "--cache", home.cache)
     done = cli("calibrate", *where)
     assert done.exit_code == 0, done.stderr
@@ -632,16 +534,16 @@ def test_calibrate(cluster, cli, home):
     assert line.noise_seeds == 3
 
 
-# -- suites and Python
+# -- suites
 
 
 def test_in_a_suite(cli, home, seen, cluster):
     suite(
         home,
-        PROBE,
-        ("cluster", (ALIKE, 'clusters = ["classes", 9]', "seeds = 2", "sample = 100")),
-        ("knn", (ALIKE, "k = 3")),
-        ("cluster", (ALIKE, "clusters = 5", "seeds = [3]", "pictures = 1")),
+        ("probe", "epochs = 1"),
+        ("cluster", 'clusters = ["classes", 9]', "seeds = 2", "sample = 100"),
+        ("knn", "k = 3"),
+        ("cluster", "clusters = 5", "seeds = [3]", "pictures = 1"),
     )
     plan = cli("run", "suite.toml", "--dry-run", "--json")
     assert plan.exit_code == 0, plan.output
@@ -662,43 +564,7 @@ def test_in_a_suite(cli, home, seen, cluster):
 
 
 def test_a_suite_tells_numbers_of_clusters_apart(cli, home):
-    suite(home, ("cluster", (ALIKE, "clusters = [5, 9]", "seeds = 1")))
+    suite(home, ("cluster", "clusters = [5, 9]", "seeds = 1"))
     [cell] = json.loads(cli("run", "suite.toml", "--cache", home.cache, "--json").stdout)
     told = [{**figure, "record": "", "miou": 0, "interval": 0} for figure in cell["figures"]]
     assert len(told) == 2 and told[0] != told[1]
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("clusters = 0", "evaluation.clusters"),
-        ('clusters = ["class"]', "evaluation.clusters"),
-        ("seeds = true", "evaluation.seeds"),
-        ("seeds = -1", "evaluation.seeds"),
-        ("sample = 3\nclusters = 9", "evaluation.sample"),
-        ("redo = 0", "evaluation.redo: 0"),
-        ('size = "big"', "evaluation.size: 'big'"),
-        ("split = 3", "evaluation.split"),
-        ("clustrs = 3", "Did you mean 'clusters'"),
-        ("k = 3", "evaluation.k: no such key"),
-    ],
-)
-def test_a_mistake_in_a_suite_is_named(cli, home, key, words):
-    suite(home, ("cluster", [key]))
-    shown = cli("run", "suite.toml")
-    assert shown.exit_code == 2 and words in " ".join(shown.stderr.split()), shown.stderr
-
-
-def test_every_option_is_a_key():
-    told = set(vars(Places(Path())))
-    keys = set(CLUSTER_KEYS) - {"layers", "seeds"}
-    assert keys | told | set(Reading.__annotations__) == set(ClusterOptions.__annotations__)
-
-
-def test_python_has_the_defaults_of_the_command(home, ckpt_call):
-    command, twin = ckpt_call("cluster", open_cluster)
-    assert command == twin and command["seeds"] == (0, 1, 2, 3, 4)
-    with pytest.raises(TypeError, match="'k'"):
-        package.cluster(home.ckpt, home.dataset, k=3)
-    with pytest.raises(package.SkipbenchError, match="--clusters"):
-        package.cluster(home.ckpt, home.dataset, clusters="many")

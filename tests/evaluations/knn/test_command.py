@@ -259,7 +259,7 @@ def test_dry_run(run):
     assert found["seconds"] > 0 and found["memory_bytes"] > 10**7
     assert not list(Path("results").iterdir()) and not list(Path("cache").rglob("*.safetensors"))
     assert run().exit_code == 0
-    for more in ((), ("--index", "ivf"), ("--layers", "multiscale"), ("--size", "native")):
+    for more in (("--index", "ivf"), ("--layers", "multiscale", "--size", "native")):
         shown = run("--dry-run", *more)
         assert shown.exit_code == 0 and "bank and neighbours" in shown.stdout, shown.stderr
     found = json.loads(run("--dry-run", "--json").stdout)
@@ -274,7 +274,7 @@ def test_pictures_also_of_what_was_done_before(run):
     how = ("--k", "3,30", "--seeds", "0,1", "--memory", "60")
     assert run(*how).exit_code == 0
     before = {r.id: lasting(r) for r in records()}
-    shown = run(*how, "--pictures", "3")
+    shown = run(*how, "--pictures", "2")
     assert shown.exit_code == 0 and "record exists" in shown.stderr, shown.stderr
     assert {r.id: lasting(r) for r in records()} == before
     first = {r.id for r in records() if r.protocol["seed"] == 0}
@@ -282,9 +282,9 @@ def test_pictures_also_of_what_was_done_before(run):
     for name in first:
         folder = Path("results", name)
         made = sorted(path.name.split("_")[1] for path in folder.glob("0*.png"))
-        assert made == ["best", "worst", "worst"] and str(folder) in shown.stderr
+        assert made == ["best", "worst"] and str(folder) in shown.stderr
         index = json.loads((folder / "tiles" / "index.json").read_text())
-        assert [tile["image"] for tile in index["tiles"]] == ["val/0", "val/1", "val/2"]
+        assert [tile["image"] for tile in index["tiles"]] == ["val/0", "val/1"]
         counts = read_arrays(Path("results") / f"{name}.npz")["counts"]
         for tile, (right, predicted, true) in zip(index["tiles"], counts, strict=False):
             either = predicted + true - right
@@ -294,7 +294,7 @@ def test_pictures_also_of_what_was_done_before(run):
                 with Image.open(folder / "tiles" / file) as image:
                     assert image.height == 224
     page = skipbench.report("results").read_text()
-    assert "nearest neighbours" in page and page.count("data:image/") >= 9
+    assert "nearest neighbours" in page and page.count("data:image/") >= 6
 
 
 # -- faults

@@ -23,6 +23,8 @@ from tiny import (
 
 import skipbench
 from skipbench.engine import vectors
+from skipbench.features.source import FeatureSource
+from skipbench.settings.groups import StoredFeatureSettings
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -74,6 +76,12 @@ def test_two_names_of_one_set_of_layers_are_one(run):
     assert len(records()) == 1 and "record exists" in run("--layers", "-1").stderr
 
 
+def test_features_may_take_50_gb_of_disk_however_they_are_asked_for():
+    usual = StoredFeatureSettings.defaults()
+    assert FeatureSource().limit_bytes == usual["cache_limit"] == 50 * 10**9
+    assert FeatureSource().in_memory is usual["in_memory"] is False
+
+
 # -- the record
 
 
@@ -116,7 +124,7 @@ def test_a_data_set_without_whole_splits(run, name):
         (("--dataset", "voc"), 4, "--data-root"),
         (("--dataset", "coco20k"), 4, "coco20k"),
         (("--dataset", "folder:nowhere"), 4, "nowhere"),
-        (("--layers", "7"), 2, "no block 7"),
+        (("--layers", "7"), 2, "--layers 7: the model has blocks 0 to 2"),
         (("--label", "epochs=3"), 2, "Did you mean 'epoch'"),
         (("--out", "file"), 7, "cannot write"),
         (("--ckpt", "fiel"), 3, "no checkpoint at fiel"),
@@ -138,7 +146,7 @@ def test_a_data_set_without_masks(run):
     trees.coco20k(Path("data"))
     shown = run("--dataset", "coco20k", "--limit", "2")
     assert shown.exit_code == 2 and "has no masks, which are needed" in shown.stderr
-    assert not records()
+    assert "probe" not in shown.stderr and not records()
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

@@ -1,17 +1,15 @@
 """Interruption at any moment, damage on disk, and too little memory."""
 
-import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import clean_environment, records
+from conftest import records
 from plain_tokencut import boxed_folder, only, put, scene, stable
+from processes import Forked
 
 from skipbench.errors import DataError, OutOfMemory
 from skipbench.evaluations.resume import Chunks
@@ -24,45 +22,6 @@ pytestmark = pytest.mark.usefixtures("nowhere_else")
 SHORT = "DefaultCPUAllocator: can't allocate memory"
 RUN = "skipbench.evaluations.tokencut.run"
 
-# Children of one process that has imported all that is slow, and computed nothing yet. Each gets a
-# signal as it is about to put down its nth file: two shards, table, arrays, record.
-CHILDREN = """
-import json, os, signal, sys
-from pathlib import Path
-import skipbench.evaluations.tokencut.run
-from skipbench.cli import main
-
-fsync = os.fsync
-
-def child(name, number, nth):
-    Path(name).mkdir(exist_ok=True)
-    log = os.open(f"{name}/log.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    os.dup2(log, 1), os.dup2(log, 2)
-    files = 0
-
-    def count(file):
-        nonlocal files
-        fsync(file)
-        files += 1
-        if files == nth:
-            os.kill(os.getpid(), number)
-
-    os.fsync = count
-    sys.argv += ["--cache", f"{name}/cache", "--out", f"{name}/results"]
-    main()
-
-codes = {}
-for job in json.loads(os.environ["JOBS"]):
-    pid = os.fork()
-    if not pid:
-        try:
-            child(*job)
-        except SystemExit as end:
-            sys.stdout.flush(), os._exit(end.code or 0)
-        os._exit(0)
-    codes[job[0]] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-print(json.dumps(codes))
-"""
 IMAGES = 36  # 32 of them are the first shard
 MOMENTS = {
     "kill-at-first-shard": (signal.SIGKILL, 1, 36),
@@ -71,7 +30,7 @@ MOMENTS = {
     "kill-at-record": (signal.SIGKILL, 5, 0),
     "ctrl-c": (signal.SIGINT, 2, 4),
     "sigterm": (signal.SIGTERM, 2, 4),
-}  # how it ends, at which file, images that are then left
+}  # how it ends, at which file (two shards, table, arrays, record), images that are then left
 
 
 @pytest.fixture(scope="module")
@@ -85,47 +44,36 @@ def arguments(tmp_path_factory, weights_file):
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory, arguments):
-    """Runs that were ended at each of these moments, and one that was not."""
-    folder = tmp_path_factory.mktemp("ended")
-    jobs = [[name, int(number), nth] for name, (number, nth, _) in MOMENTS.items()]
-    environment = clean_environment(folder) | {
-        "JOBS": json.dumps([["undisturbed", 0, 0], *jobs]),
-        "OPENBLAS_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", CHILDREN, *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, cwd=folder, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return folder, json.loads(done.stdout)
+def undisturbed(tmp_path_factory, arguments):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    forked = Forked(arguments, folder)
+    assert forked.wait() == 0, forked.output
+    return folder / "results"
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_resumed_after_any_moment(cli, arguments, ended, seen, moment):
+def test_resumed_after_any_moment(cli, arguments, undisturbed, seen, tmp_path, moment):
     """The record is that of an undisturbed run, and only what was missing is computed."""
-    folder, codes = ended
-    assert codes["undisturbed"] == 0
-    number, _, left = MOMENTS[moment]
-    mine = folder / moment
-    said = (mine / "log.txt").read_text()
+    number, nth, left = MOMENTS[moment]
+    ended = Forked(arguments, tmp_path, killed_at=nth, by=number)
+    code = ended.wait()
     if number == signal.SIGKILL:
-        assert codes[moment] == -signal.SIGKILL
+        assert code == -signal.SIGKILL
     else:
-        assert codes[moment] == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
-        assert "is kept" in said and "Traceback" not in said
-    shown = cli(*arguments, "--cache", mine / "cache", "--out", mine / "results")
+        assert code == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
+        assert "is kept" in ended.output and "Traceback" not in ended.output
+    shown = cli(*arguments)
     assert shown.exit_code == 0, shown.stderr
-    record, arrays = only(mine / "results")
-    assert stable(record, arrays) == stable(*only(folder / "undisturbed" / "results"))
+    record, arrays = only()
+    assert stable(record, arrays) == stable(*only(undisturbed))
     assert sum(count for count, _ in seen) == left == record.timing["images_computed"]
     if 0 < left < IMAGES:
         assert f"{IMAGES - left} of {IMAGES} images were done before" in shown.stderr
         last = rf"{IMAGES} of {IMAGES} images, .*CorLoc {record.metrics['corloc']:.1f} "
         assert re.search(last, shown.stderr)  # the score so far counts them
-    whole = folder / "undisturbed" / "results" / record.id / "images.csv"
-    assert (mine / "results" / record.id / "images.csv").read_bytes() == whole.read_bytes()
-    assert not list((mine / "cache" / "tokencut").iterdir())  # what was kept is of no use now
+    whole = (undisturbed / record.id / "images.csv").read_bytes()
+    assert Path("results", record.id, "images.csv").read_bytes() == whole
+    assert not list(Path("cache", "tokencut").iterdir())  # what was kept is of no use now
 
 
 def interrupted(monkeypatch, run, shards):
@@ -308,7 +256,7 @@ def test_out_of_memory_in_the_model(opened, monkeypatch, caplog):
 
     monkeypatch.setattr(Extractor, "forward", short)
     carry_out(opened())
-    assert "going on with" in caplog.text
+    assert "images per batch; using" in caplog.text
     assert np.array_equal(only()[1]["boxes"], only("usual")[1]["boxes"])
 
 
