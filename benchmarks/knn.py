@@ -1,30 +1,30 @@
-"""Dense nearest neighbours, against bare faiss, torch and scikit-learn.
+"""Dense nearest neighbours compared with bare faiss, torch and scikit-learn.
 
     python benchmarks/knn.py [--tokens 100000,1000000] [--images 8] [--rounds 5] [--quick]
     python benchmarks/knn.py --ckpt F --dataset voc [--data-root D] [--train-images N]
 
-Images of 1,024 tokens × 384 (512 × 512 at patch 16), masks of 512 × 512 and 375 × 500 in turn, 21
-classes, k = 30. Every way is given the same float16 tokens in memory and the same bank:
+Images of 1,024 tokens × 384 (512 × 512 at patch 16), masks of 512 × 512 and 375 × 500 alternately,
+21 classes, k = 30. Every variant gets the same float16 tokens in memory and the same bank:
 
-    ours, flat    `evaluations.knn.score`: normalise, search all of the bank, vote, resize, score
-    ours, ivf     the same, in lists; built once, which is timed apart; recall is that of 30
-    bare faiss    IndexFlatIP.search of the same tokens, normalised before, in one call; no more
-    torch         products with one piece of the bank after another into one buffer, topk of each
-                  and of all; dense labels, softmax, interpolate, argmax, bincount. The length of
-                  the pieces is tried out first, and the fastest taken
+    ours, flat    `knn.method.score`: normalise, search the whole bank, vote, resize, score
+    ours, ivf     the same with an IVF index; its construction is timed separately; recall at 30
+    bare faiss    one call of IndexFlatIP.search on the same tokens, already normalised
+    torch         matrix products with chunks of the bank in one buffer, topk of each chunk, then of
+                  those; dense labels, softmax, interpolate, argmax, bincount. Uses the fastest of
+                  several chunk sizes
     sklearn       NearestNeighbors, brute, euclidean on normalised tokens (its metric "cosine" took
-                  2.4 times as long), then torch's vote; of few images, as it is the slowest
+                  2.4 times as long), then torch's vote; on few images, as it is the slowest
 
-All ways take turns in one process, every other turn in reverse order; a ratio is taken within a
-turn, of seconds an image, and given as the median over all turns with the quartiles. Predictions of
-torch and sklearn must be those of ours, flat, on all but 1 pixel in 1,000 (equal similarities and
-rounding), else this stops with an error. Of ivf it is only told.
+The variants take turns in one process, every other turn in reverse order. Ratios of seconds per
+image are computed within a turn; reported is the median over all turns, with quartiles. The
+predictions of torch and sklearn must agree with ours, flat, on all but 1 pixel in 1,000 (ties and
+rounding); otherwise the script stops with an error. For ivf the difference is only reported.
 
-Tokens are made, unless there is a checkpoint: 300 centres, whose sizes follow a power law, in 64 of
-the 384 dimensions; around each one noise whose spread differs from direction to direction and from
-centre to centre, and a little in all dimensions; all of it around a mean far from zero. The class
-is that of the centre; every sixth patch has a share of a second one. Images are of some areas, of
-one centre each, with ignored pixels between them. Time hardly depends on any of this but for ivf.
+Tokens are synthetic, unless a checkpoint is given: 300 clusters with power-law sizes, in 64 of the
+384 dimensions; anisotropic noise that differs between clusters, and a little noise in all
+dimensions; all around a mean far from zero. A patch has the class of its cluster; every sixth has a
+share of a second class. An image consists of regions, each of one cluster, with ignored pixels
+between them. Except for ivf, the time hardly depends on any of this.
 """
 
 import argparse
@@ -39,32 +39,37 @@ from functools import partial
 
 from skipbench.engine.machine import wait_politely
 
-wait_politely()  # as the command does, before torch is loaded
+wait_politely()  # before torch is loaded, as the command does
 
 # ruff: noqa: E402
 import numpy as np
 import torch
 import torch.nn.functional as F
+from _shared import divide, quartiles, seconds
 from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
 from sklearn.neighbors import NearestNeighbors
 
 from skipbench.engine import vectors
 from skipbench.engine.machine import peak_bytes
+from skipbench.evaluations import find_evaluation
 from skipbench.evaluations.knn.memory import PROBES
 from skipbench.evaluations.knn.method import QUERIES, Vote, normalised, score, segment, vote
-from skipbench.evaluations.knn.settings import TEMPERATURE, K
+from skipbench.evaluations.knn.settings import KnnSettings
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.metrics.segmentation import IGNORED, class_counts
+from skipbench.pipeline import open_run
 
 faiss = vectors.load()  # after torch, as the command does
+DEFAULTS = KnnSettings.defaults()
+(K,), (TEMPERATURE,) = DEFAULTS["k"], DEFAULTS["temperature"]
 WIDTH, SIDE, CLASSES = 384, 32, 21
 SIZES = ((512, 512), (375, 500))  # of masks
-CENTRES, DIMENSIONS, AREAS = 300, 64, 12
-PIECES = (8_192, 32_768, 65_536, 131_072)  # of the bank, that torch may take at once
-MOST_TIMES = 1.1  # that ours may take of bare faiss
-MOST_OTHER = 1e-3  # pixels, as a share
-HOW = Vote(K, TEMPERATURE)
+CLUSTERS, DIMENSIONS, REGIONS = 300, 64, 12
+CHUNKS = (8_192, 32_768, 65_536, 131_072)  # tokens of the bank, for torch
+MAX_TIME = 1.1  # of ours, flat, relative to bare faiss
+MAX_DIFFERENT = 1e-3  # share of pixels
+VOTE = Vote(K, TEMPERATURE)
 Scores = tuple[list[np.ndarray], np.ndarray]  # predictions, and (images, 3, classes)
 
 
@@ -72,60 +77,60 @@ Scores = tuple[list[np.ndarray], np.ndarray]  # predictions, and (images, 3, cla
 
 
 class World:
-    """Tokens and labels at random; see above."""
+    """Random tokens and labels, as described above."""
 
     def __init__(self, seed: int = 0) -> None:
         self.rng = rng = np.random.default_rng(seed)
-        size = np.arange(1, CENTRES + 1) ** -0.8
+        size = np.arange(1, CLUSTERS + 1) ** -0.8
         self.size = size / size.sum()
         turn = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0][:DIMENSIONS]
         self.turn = turn.astype(np.float32)
         self.mean = rng.normal(size=WIDTH).astype(np.float32)
-        self.centres = 1.5 * rng.standard_normal((CENTRES, DIMENSIONS), np.float32)
+        self.centres = 1.5 * rng.standard_normal((CLUSTERS, DIMENSIONS), np.float32)
         falling = 2.5 * np.arange(1, DIMENSIONS + 1) ** -0.5
-        self.spread = rng.permuted(np.tile(falling, (CENTRES, 1)), axis=1).astype(np.float32)
-        self.classes = rng.integers(CLASSES, size=CENTRES)
+        self.spread = rng.permuted(np.tile(falling, (CLUSTERS, 1)), axis=1).astype(np.float32)
+        self.classes = rng.integers(CLASSES, size=CLUSTERS)
 
     def choose(self, count: int) -> np.ndarray:
-        return self.rng.choice(CENTRES, count, p=self.size)
+        return self.rng.choice(CLUSTERS, count, p=self.size)
 
-    def tokens(self, centres: np.ndarray) -> np.ndarray:
-        """(n, width) float16, as a feature store has them."""
-        inner = self.rng.standard_normal((len(centres), DIMENSIONS), np.float32)
-        made = (self.centres[centres] + inner * self.spread[centres]) @ self.turn + self.mean
-        made += 0.2 * self.rng.standard_normal(made.shape, np.float32)
-        return made.astype(np.float16)
+    def tokens(self, clusters: np.ndarray) -> np.ndarray:
+        """(n, width) float16, as in a feature store."""
+        inner = self.rng.standard_normal((len(clusters), DIMENSIONS), np.float32)
+        tokens = (self.centres[clusters] + inner * self.spread[clusters]) @ self.turn + self.mean
+        tokens += 0.2 * self.rng.standard_normal(tokens.shape, np.float32)
+        return tokens.astype(np.float16)
 
-    def labels(self, centres: np.ndarray) -> csr_array:
-        """(n, classes): some patches are of two."""
-        rows = np.arange(len(centres))
+    def labels(self, clusters: np.ndarray) -> csr_array:
+        """(n, classes): shares; some patches have two classes."""
+        rows = np.arange(len(clusters))
         share = np.where(rows % 6 == 0, self.rng.uniform(0, 0.5, len(rows)), 0)
         values = np.concatenate([1 - share, share]).astype(np.float32)
         second = self.rng.integers(CLASSES, size=len(rows))
-        names = np.concatenate([self.classes[centres], second])
-        made = csr_array((values, (np.tile(rows, 2), names)), (len(rows), CLASSES))
-        made.eliminate_zeros()
-        return made
+        classes = np.concatenate([self.classes[clusters], second])
+        labels = csr_array((values, (np.tile(rows, 2), classes)), (len(rows), CLASSES))
+        labels.eliminate_zeros()
+        return labels
 
     def image(self, size_hw: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens and mask: areas around random points."""
-        points, centres = cKDTree(self.rng.random((AREAS, 2))), self.choose(AREAS)
-        tokens = self.tokens(centres[points.query(places((SIDE, SIDE)))[1]])
-        far, area = points.query(places(size_hw), k=2)
-        mask = self.classes[centres[area[:, 0]]]
-        mask[far[:, 1] - far[:, 0] < 0.01] = IGNORED
+        """Tokens and mask: regions around random points."""
+        points, clusters = cKDTree(self.rng.random((REGIONS, 2))), self.choose(REGIONS)
+        tokens = self.tokens(clusters[points.query(centres_of((SIDE, SIDE)))[1]])
+        distance, region = points.query(centres_of(size_hw), k=2)
+        mask = self.classes[clusters[region[:, 0]]]
+        mask[distance[:, 1] - distance[:, 0] < 0.01] = IGNORED
         return tokens, mask.astype(np.uint8).reshape(size_hw)
 
 
-def places(size_hw: tuple[int, int]) -> np.ndarray:
-    """(n, 2) from 0 to 1: the middle of every pixel, or token."""
+def centres_of(size_hw: tuple[int, int]) -> np.ndarray:
+    """(n, 2) from 0 to 1: centres of all pixels, or patches."""
     axes = [(np.arange(side) + 0.5) / side for side in size_hw]
     return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
 
 
 @dataclass
 class Images:
-    """As `score` wants them, all in memory."""
+    """Input of `score`, in memory."""
 
     all_tokens: list[np.ndarray]
     masks: list[np.ndarray]
@@ -147,55 +152,56 @@ class Images:
 @dataclass
 class Scene:
     images: Images
-    flat: vectors.Flat  # its array is the bank of every way
+    flat: vectors.Flat  # its array is the bank of every variant
     labels: csr_array
 
     @property
     def bank(self) -> np.ndarray:
         return self.flat.bank
 
-    def queries(self, images: int | None = None) -> np.ndarray:
-        return np.concatenate([normalised(one) for one in self.images.all_tokens[:images]])
+    def queries(self) -> np.ndarray:
+        return np.concatenate([normalised(one) for one in self.images.all_tokens])
 
 
-def made(count: int, images: int) -> Scene:
+def synthetic_scene(count: int, images: int) -> Scene:
     world = World()
-    pictures = [world.image(SIZES[i % len(SIZES)]) for i in range(images)]
+    tokens, masks = zip(*(world.image(SIZES[i % len(SIZES)]) for i in range(images)), strict=True)
     grids = [Grid((SIDE, SIDE), (SIDE, SIDE))] * images
-    held = Images([t for t, _ in pictures], [m for _, m in pictures], grids)
-    centres = world.choose(count)
+    clusters = world.choose(count)
 
-    def pieces() -> Iterator[np.ndarray]:
+    def chunks() -> Iterator[np.ndarray]:
         for start in range(0, count, vectors.PIECE):
-            yield normalised(world.tokens(centres[start : start + vectors.PIECE]))
+            yield normalised(world.tokens(clusters[start : start + vectors.PIECE]))
 
-    return Scene(held, vectors.Flat(pieces, count, WIDTH), world.labels(centres))
+    flat = vectors.Flat(chunks, count, WIDTH)
+    return Scene(Images(list(tokens), list(masks), grids), flat, world.labels(clusters))
 
 
-def real(count: int, images: int, options: argparse.Namespace) -> Scene:
-    """Features of the last block, as `skipbench knn` has them."""
-    from skipbench.evaluations.knn.calls import open_knn
-
-    run = open_knn(
-        options.ckpt, options.dataset, data_root=options.data_root, limit=options.limit,
-        train_images=options.train_images, memory=count, index="flat", bank_limit=10**11,
-    )  # fmt: skip
+def real_scene(count: int, images: int, options: argparse.Namespace) -> Scene:
+    """Features of the last block, as in `skipbench knn`."""
+    knn = find_evaluation("knn")
+    settings = knn.settings.make({
+        "ckpt": options.ckpt, "dataset": options.dataset, "data_root": options.data_root,
+        "limit": options.limit, "train_images": options.train_images, "memory": count,
+        "index": "flat", "bank_limit": 10**11,
+    })  # fmt: skip
+    run = open_run(knn, settings)
     with ExitStack() as stack:
-        run.look(stack, run.cells)
+        run.open_features(stack, run.cells, ())
         memory, split = run.memory.remember(run.cells[0]), run.split(run.cells[0])
         numbers = range(min(images, len(split)))
-        held = [[of(i) for i in numbers] for of in (split.tokens, split.mask, split.grid)]
-    return Scene(Images(*held), memory.index, memory.bank.labels)
+        read = [[of(i) for i in numbers] for of in (split.tokens, split.mask, split.grid)]
+    return Scene(Images(*read), memory.index, memory.bank.labels)
 
 
-# -- the ways
+# -- the variants
 
 
 def ours(scene: Scene, index: vectors.Flat | vectors.Lists) -> np.ndarray:
-    return score(scene.images, range(len(scene.images)), index, scene.labels, [HOW])[:, 0]
+    return score(scene.images, range(len(scene.images)), index, scene.labels, [VOTE])[:, 0]
 
 
-def lists(scene: Scene) -> vectors.Lists:
+def build_ivf(scene: Scene) -> vectors.Lists:
     step, bank = vectors.PIECE, scene.bank
     probes = np.random.default_rng(0).permutation(scene.queries())[:PROBES]
     return vectors.Lists(
@@ -205,7 +211,7 @@ def lists(scene: Scene) -> vectors.Lists:
 
 
 class Torch:
-    """Brute force. images: how many of the scene are taken."""
+    """Brute force, on the first `images` images of the scene."""
 
     def __init__(self, scene: Scene, images: int) -> None:
         self.images = [scene.images.all_tokens[i] for i in range(images)]
@@ -214,25 +220,25 @@ class Torch:
         self.labels = torch.from_numpy(scene.labels.toarray())
 
     def tune(self) -> int:
-        """How many tokens at once; found with a part of the bank, the best of 3."""
+        """The fastest chunk size in tokens, best of 3 on a part of the bank."""
         queries = F.normalize(torch.from_numpy(self.images[0]).float(), dim=1)
-        bank, spent = self.bank[: 2 * max(PIECES)], {}
+        bank, spent = self.bank[: 2 * max(CHUNKS)], {}
         most = max(map(len, self.images))
-        for self.piece in (piece for piece in PIECES if piece <= 2 * len(bank)):
-            self.buffer = torch.empty(most * min(self.piece, len(bank)))
-            spent[self.piece] = min(seconds(partial(self.search, queries, bank)) for _ in range(3))
-        self.piece = min(spent, key=spent.__getitem__)
-        self.buffer = torch.empty(most * min(self.piece, len(self.bank)))
-        return self.piece
+        for self.chunk in (chunk for chunk in CHUNKS if chunk <= 2 * len(bank)):
+            self.buffer = torch.empty(most * min(self.chunk, len(bank)))
+            spent[self.chunk] = min(seconds(self.search, queries, bank) for _ in range(3))
+        self.chunk = min(spent, key=spent.__getitem__)
+        self.buffer = torch.empty(most * min(self.chunk, len(self.bank)))
+        return self.chunk
 
     def search(
         self, queries: torch.Tensor, bank: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         near, number = [], []
-        for start in range(0, len(bank), self.piece):
-            piece = bank[start : start + self.piece]
-            out = self.buffer[: len(queries) * len(piece)].view(len(queries), len(piece))
-            best = torch.mm(queries, piece.T, out=out).topk(min(K, len(piece)), sorted=False)
+        for start in range(0, len(bank), self.chunk):
+            chunk = bank[start : start + self.chunk]
+            out = self.buffer[: len(queries) * len(chunk)].view(len(queries), len(chunk))
+            best = torch.mm(queries, chunk.T, out=out).topk(min(K, len(chunk)), sorted=False)
             near.append(best.values)
             number.append(best.indices + start)
         best = torch.cat(near, 1).topk(K)
@@ -275,27 +281,21 @@ class Sklearn(Torch):
         near = torch.from_numpy((1 - far**2 / 2).astype(np.float32))
         lengths = [len(one) for one in self.images]
         parts = zip(near.split(lengths), torch.from_numpy(number).split(lengths), strict=True)
-        places = zip(parts, self.masks, self.grids, strict=True)
-        found = [self.finish(*part, mask, grid) for part, mask, grid in places]
+        images = zip(parts, self.masks, self.grids, strict=True)
+        found = [self.finish(*part, mask, grid) for part, mask, grid in images]
         return [one for one, _ in found], np.stack([counts for _, counts in found])
 
 
 # -- measuring
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def steps(scene: Scene, index: vectors.Flat | vectors.Lists) -> tuple[Scores, dict[str, float]]:
-    """What `score` does, one step after another, and the seconds of each, an image."""
+    """`score` step by step, with the seconds per image of each step."""
     spent = dict.fromkeys(("normalise", "search", "vote", "class_map", "counts"), 0.0)
 
-    def timed(step: str, work: Callable, *given: object) -> np.ndarray:
+    def timed(step: str, work: Callable, *arguments: object) -> np.ndarray:
         start = time.perf_counter()
-        found = work(*given)
+        found = work(*arguments)
         spent[step] += (time.perf_counter() - start) / len(scene.images)
         return found
 
@@ -306,15 +306,15 @@ def steps(scene: Scene, index: vectors.Flat | vectors.Lists) -> tuple[Scores, di
     predictions, counts, start = [], [], 0
     for tokens, mask, grid in zip(*vars(scene.images).values(), strict=True):
         part = slice(start, start := start + len(tokens))
-        shares = timed("vote", vote, near[part], number[part], scene.labels, HOW)
+        shares = timed("vote", vote, near[part], number[part], scene.labels, VOTE)
         maps = torch.from_numpy(shares.T[None]).unflatten(2, grid.size_hw)
         predictions.append(timed("class_map", segment, maps, grid, mask.shape)[0])
         counts.append(timed("counts", class_counts, predictions[-1], mask, scene.labels.shape[1]))
     return (predictions, np.stack(counts)), spent
 
 
-def other(found: list[np.ndarray], exact: list[np.ndarray]) -> float:
-    """Share of pixels; of as many images as there are of the first."""
+def different(found: list[np.ndarray], exact: list[np.ndarray]) -> float:
+    """Share of pixels, over the images of `found`."""
     pairs = list(zip(found, exact, strict=False))
     return sum(int((a != b).sum()) for a, b in pairs) / sum(a.size for a, _ in pairs)
 
@@ -325,93 +325,88 @@ def compare(scene: Scene, rounds: int, few: int) -> None:
     tokens, width = scene.bank.shape
     print(f"\n{tokens:,} tokens of {width} in the bank, {count} images, {rounds} turns", flush=True)
     started = time.perf_counter()
-    ivf = lists(scene)
+    ivf = build_ivf(scene)
     built = time.perf_counter() - started
     bare = faiss.IndexFlatIP(width)
     bare.add(scene.bank)
-    torch_way, sklearn_way = Torch(scene, count), Sklearn(scene, few)
-    print(f"torch takes {torch_way.tune():,} tokens of the bank at once")
+    brute_force, sklearn = Torch(scene, count), Sklearn(scene, few)
+    print(f"torch: chunks of {brute_force.tune():,} tokens")
     print(
-        f"ivf: built in {built:.1f} s, {ivf.searched} of {ivf.lists} lists are searched, "
+        f"ivf: built in {built:.1f} s, searches {ivf.searched} of {ivf.lists} lists, "
         f"recall {ivf.recall(K):.1%}",
         flush=True,
     )
-    same = check(scene, ivf, torch_way, sklearn_way)
+    shares = check(scene, ivf, brute_force, sklearn)
     queries = scene.queries()
-    ways: dict[str, tuple[Callable[[], object], int]] = {
+    variants: dict[str, tuple[Callable[[], object], int]] = {
         "ours, flat": (partial(ours, scene, scene.flat), count),
         "bare faiss": (partial(bare.search, queries, K), count),
         "ours, ivf": (partial(ours, scene, ivf), count),
-        "torch": (torch_way, count),
-        "sklearn": (sklearn_way, few),
+        "torch": (brute_force, count),
+        "sklearn": (sklearn, few),
     }
-    report(in_turns(ways, rounds), ways, same)
+    report(in_turns(variants, rounds), variants, shares)
 
 
-def check(
-    scene: Scene, ivf: vectors.Lists, torch_way: Torch, sklearn_way: Torch
-) -> dict[str, float]:
-    """Share of pixels that are not as those of ours, flat. All ways are warm after it."""
+def check(scene: Scene, ivf: vectors.Lists, brute_force: Torch, sklearn: Torch) -> dict[str, float]:
+    """Share of pixels that differ from ours, flat. Warms up every variant."""
     (exact, counts), spent = steps(scene, scene.flat)
     if (ours(scene, scene.flat) != counts).any():
-        sys.exit("ours, flat: the scores are not those of its steps")
-    (in_lists, _), spent_in_lists = steps(scene, ivf)
-    for name, parts in (("flat", spent), ("ivf", spent_in_lists)):
+        sys.exit("ours, flat: `score` and its steps disagree")
+    (approximate, _), spent_ivf = steps(scene, ivf)
+    for name, parts in (("flat", spent), ("ivf", spent_ivf)):
         listed = ", ".join(f"{step} {1e3 * each:.1f}" for step, each in parts.items())
-        print(f"steps of ours, {name}, milliseconds an image: {listed}", flush=True)
-    share = {"ours, ivf": other(in_lists, exact)}
-    for name, way in (("torch", torch_way), ("sklearn", sklearn_way)):
-        share[name] = other(way()[0], exact)
-        if share[name] > MOST_OTHER:
-            sys.exit(f"{name}: {share[name]:.2%} of all pixels are not as ours, flat, has them")
-    return share
+        print(f"steps of ours, {name}, milliseconds per image: {listed}", flush=True)
+    shares = {"ours, ivf": different(approximate, exact)}
+    for name, variant in (("torch", brute_force), ("sklearn", sklearn)):
+        shares[name] = different(variant()[0], exact)
+        if shares[name] > MAX_DIFFERENT:
+            sys.exit(f"{name}: {shares[name]:.2%} of all pixels differ from ours, flat")
+    return shares
 
 
 def in_turns(
-    ways: dict[str, tuple[Callable[[], object], int]], rounds: int
+    variants: dict[str, tuple[Callable[[], object], int]], rounds: int
 ) -> dict[str, list[float]]:
-    """Seconds an image."""
-    spent: dict[str, list[float]] = {way: [] for way in ways}
+    """Seconds per image."""
+    spent: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(rounds):
-        for way in list(ways) if turn % 2 == 0 else list(ways)[::-1]:
-            work, images = ways[way]
-            spent[way].append(seconds(work) / images)
+        for name in list(variants) if turn % 2 == 0 else list(variants)[::-1]:
+            work, images = variants[name]
+            spent[name].append(seconds(work) / images)
     return spent
 
 
-def report(spent: dict[str, list[float]], ways: dict[str, tuple], same: dict[str, float]) -> None:
+def report(
+    spent: dict[str, list[float]], variants: dict[str, tuple], shares: dict[str, float]
+) -> None:
     print(
-        f"\n{'':12}{'images':>7}{'images a second':>26}{'times ours, flat':>26}{'other pixels':>15}"
+        f"\n{'':12}{'images':>7}{'images per second':>26}{'relative to ours, flat':>26}"
+        f"{'pixels that differ':>20}"
     )
-    for way, took in spent.items():
-        rates, times = [1 / each for each in took], ratios(took, spent["ours, flat"])
-        share = f"{same[way]:.4%}" if way in same else "–"
-        print(f"{way:12}{ways[way][1]:7}{spread(rates):>26}{spread(times):>26}{share:>15}")
-    times = ratios(spent["ours, flat"], spent["bare faiss"])
-    holds = "holds" if statistics.median(times) <= MOST_TIMES else "DOES NOT HOLD"
-    print(f"ours, flat / bare faiss: {spread(times)}; at most {MOST_TIMES}: {holds}")
-    print(f"peak memory of all so far {peak_bytes() / 1e9:.1f} GB", flush=True)
+    for name, took in spent.items():
+        rates, ratios = [1 / each for each in took], divide(took, spent["ours, flat"])
+        share = f"{shares[name]:.4%}" if name in shares else "–"
+        print(f"{name:12}{variants[name][1]:7}{spread(rates):>26}{spread(ratios):>26}{share:>20}")
+    ratios = divide(spent["ours, flat"], spent["bare faiss"])
+    holds = "holds" if statistics.median(ratios) <= MAX_TIME else "DOES NOT HOLD"
+    print(f"ours, flat / bare faiss: {spread(ratios)}; at most {MAX_TIME}: {holds}")
+    print(f"peak memory of all variants so far: {peak_bytes() / 1e9:.1f} GB", flush=True)
 
 
-def ratios(above: list[float], below: list[float]) -> list[float]:
-    return [a / b for a, b in zip(above, below, strict=True)]
-
-
-def spread(values: list[float]) -> str:
-    if len(values) < 2:
-        return f"{values[0]:.3g}"
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return f"{middle:.3g} ({low:.3g} to {high:.3g})"
+spread = partial(quartiles, method="inclusive")
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", default="100000,1000000", help="in the bank, with commas")
+    parser.add_argument(
+        "--tokens", default="100000,1000000", help="in the bank, separated by commas"
+    )
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sklearn-images", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="a trial: 50,000 tokens, 2 turns")
-    parser.add_argument("--ckpt", help="real features: weights of a ViT")
+    parser.add_argument("--quick", action="store_true", help="50,000 tokens, 4 images, 2 turns")
+    parser.add_argument("--ckpt", help="use real features of this ViT")
     parser.add_argument("--dataset", default="voc", help="with --ckpt")
     parser.add_argument("--data-root", help="with --ckpt")
     parser.add_argument("--train-images", type=int, help="with --ckpt: images of the bank")
@@ -425,9 +420,10 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     for count in map(int, options.tokens.split(",")):
-        scene = (
-            real(count, options.images, options) if options.ckpt else made(count, options.images)
-        )
+        if options.ckpt:
+            scene = real_scene(count, options.images, options)
+        else:
+            scene = synthetic_scene(count, options.images)
         compare(scene, options.rounds, options.sklearn_images)
         del scene
         gc.collect()

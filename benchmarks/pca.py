@@ -20,7 +20,7 @@ sign, and of an explained-variance ratio. Memory is the peak of a fresh process,
 import argparse
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from skipbench.engine.machine import wait_politely
@@ -71,7 +71,7 @@ def sklearn(images: Images) -> Found:
 
 def sklearn_32(images: Images) -> Found:
     fitted = PCA(COMPONENTS).fit(np.concatenate(images, dtype=np.float32))
-    return with_scores(fitted, [image.astype(np.float32) for image in images])
+    return with_scores(fitted, (image.astype(np.float32) for image in images))
 
 
 def in_steps(images: Images, step: int) -> Found:
@@ -81,7 +81,7 @@ def in_steps(images: Images, step: int) -> Found:
     return with_scores(fitted, images)
 
 
-def with_scores(fitted: PCA | IncrementalPCA, images: Images) -> Found:
+def with_scores(fitted: PCA | IncrementalPCA, images: Iterable[np.ndarray]) -> Found:
     for image in images:
         limits(fitted.transform(image))
     return fitted.components_.T, fitted.explained_variance_ratio_

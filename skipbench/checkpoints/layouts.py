@@ -89,7 +89,7 @@ def find_backbone(tree: Any, weights: str | None, name: str) -> BackboneTensors:
     own, beside, unknown = _sort_keys(branch)
     if unknown:
         raise CheckpointError(
-            f"{name}: {len(unknown)} keys belong neither to the backbone nor to a known head:\n"
+            f"{name}: keys that are neither of the backbone nor of a known head ({len(unknown)}):\n"
             f"{some_of(unknown)}"
         )
     original_keys = frozenset(own)

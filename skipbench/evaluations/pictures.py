@@ -1,4 +1,4 @@
-"""Validation pictures beside their masks and predictions: worst, best, and so on inwards.
+"""Validation images with masks and predictions: worst, best, second worst, and so on.
 
 results/<id>/01_worst_NAME.png …    picture, mask, prediction; sheet.png has the first of them
 results/<id>/tiles/                 the split's first pictures one by one, the same for every
@@ -68,7 +68,7 @@ Predict = Callable[[int, tuple[int, int]], tuple[np.ndarray, Mapping[str, np.nda
 
 
 class Drawing:
-    """Predictions on pictures."""
+    """Images, masks and predictions of a data set, ready to be put on a sheet."""
 
     def __init__(
         self, data: Dataset, items: Sequence[Item], predict: Predict, counts: np.ndarray
@@ -155,7 +155,7 @@ def draw_tiles(folder: Path, drawing: Drawing, number: int) -> None:
 
 
 def write_tiles(folder: Path, tiles: list[dict[str, Any]], legend: list[tuple[str, str]]) -> None:
-    """Which files are of what; last, so that all of them are there."""
+    """index.json, written last: where it exists, all tiles do."""
     index = {"tiles": tiles, "legend": legend}
     write_whole(folder / "index.json", json.dumps(index, indent=1).encode())
 
@@ -183,8 +183,8 @@ def _short(name: str) -> str:
 
 
 def keep_originals(pictures: Iterable[ImageItem], places: Iterable[Path]) -> None:
-    """They are neither drawn over nor mixed with what is drawn."""
+    """Input images are neither overwritten nor mixed with what is drawn."""
     homes = {picture.path.resolve().parent for picture in pictures}
     for place in places:
         if place.resolve() in homes:
-            raise UsageError(f"{place} is where the pictures lie: give another folder with --out")
+            raise UsageError(f"{place} contains the input images; choose another folder with --out")

@@ -88,8 +88,8 @@ def total(counts: np.ndarray) -> np.ndarray:
 
 
 def sign_test(a: np.ndarray, b: np.ndarray) -> float:
-    """Exact two-sided sign test of two rows of hits, on the images where they differ. (With few such
-    images, a bootstrap is too confident.)"""
+    """Exact two-sided sign test of two rows of hits, on the images where they differ. (A bootstrap
+    of few such images is too confident.)"""
     differ, only_b = int((a != b).sum()), int((b > a).sum())
     return float(min(1.0, 2 * bdtr(min(only_b, differ - only_b), differ, 0.5))) if differ else 1.0
 

@@ -17,7 +17,7 @@ SPLITS = 100
 
 
 def counts_of(score: np.ndarray) -> np.ndarray:
-    """(images, 2): (score, 1), as comparisons use them. score: (images,), NaN where there is none."""
+    """(images, 2): (score, 1), as comparisons use them. score: (images,), NaN: none."""
     known = ~np.isnan(score)
     return np.stack([np.where(known, score.astype(np.float64), 0), known], axis=1)
 

@@ -58,7 +58,7 @@ def test_truncated(tmp_path, state, new_format, share):
             ("Git LFS", "git lfs pull"),
         ),
         (b"\x1f\x8b" + b"0" * 50, ("compressed archive",)),
-        (b"hello, this is a text file" * 5, ("no checkpoint", "hello, this")),
+        (b"hello, this is a text file" * 5, ("not a checkpoint", "hello, this")),
     ],
 )
 def test_not_weights_at_all(tmp_path, content, words):

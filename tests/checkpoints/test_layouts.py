@@ -369,12 +369,12 @@ def test_another_hash_is_told_with_both(tmp_path, state):
         (lambda s: without(s, "blocks.1."), "missing: blocks.1.norm1.weight"),
         (lambda s: s | {"blocks.0.attn.rope": torch.ones(2)}, "unexpected: blocks.0.attn.rope"),
         (lambda s: s | {"extra.weight": torch.ones(2)}, "unexpected: extra.weight"),
-        (lambda s: prefixed(s, "backbone.") | {"x.y": torch.ones(2)}, "no known head.*(?s:.*)x.y"),
+        (lambda s: prefixed(s, "backbone.") | {"x.y": torch.ones(2)}, "nor of a known head.*(?s:.*)x.y"),
         (lambda s: prefixed(s, "unheard_of."), "no vision transformer.*(?s:.*)unheard_of"),
         (lambda s: s | {"norm.bias": torch.ones(7)}, r"norm.bias is \(7,\), not \(128,\)"),
-        (lambda s: s | {"pos_embed": torch.ones(1, 24, 128)}, "no square grid"),
-        (lambda s: torch.ones(3), "holds a Tensor"),
-        (lambda s: {"epoch": 3}, "holds no tensors"),
+        (lambda s: s | {"pos_embed": torch.ones(1, 24, 128)}, "not a square grid"),
+        (lambda s: torch.ones(3), "contains a Tensor"),
+        (lambda s: {"epoch": 3}, "contains no tensors"),
     ],
 )  # fmt: skip
 def test_keys_that_do_not_fit_are_listed(tmp_path, state, change, words):

@@ -53,17 +53,17 @@ Sheet = tuple[Path, list[str], list[tuple[int, int]], str]
 
 
 def claim(folder: Path, inside: Sequence[Path]) -> None:
-    """Nothing of anyone else's is drawn over. inside: folders that pictures go into."""
+    """Files of anyone else are never overwritten. inside: folders for pictures."""
     ensure_writable(folder)
     if (folder / MARK).exists() or any(folder.glob("pca-*.json")):
-        log.info("%s has pictures of an earlier run: those of the same name go", folder)
+        log.info("%s: overwriting pictures of an earlier run", folder)
     else:
         there = [folder / name for name in WRITTEN if (folder / name).exists()]
         there += [place for place in inside if place.is_dir() and any(place.iterdir())]
         if there:
             raise UsageError(
-                f"{there[0]} is there already, and not of `skipbench pca`: "
-                "give another folder with --out"
+                f"{there[0]} already exists and was not written by `skipbench pca`; "
+                "choose another folder with --out"
             )
     write_whole(folder / MARK, b"")
     for place in inside:
@@ -180,7 +180,7 @@ class Folder:
         words += settings.fit_words
         figures = [(self.run.figures[number], place) for number, place in columns]
         if not all(np.isnan(one.agreement[:, place]).all() for one, place in figures):
-            words.append(f"colours turned onto those of {models[0].title}")
+            words.append(f"colours aligned to those of {models[0].title}")
         shares = [one.explained[:, place, :shown].sum(-1) for one, place in figures]
         told = ["–" if np.isnan(s).all() else f"{100 * np.nanmean(s):.0f}" for s in shares]
         return f"{', '.join(words)}; % of the variance: {', '.join(told)}"

@@ -131,7 +131,7 @@ def crop_dinov2(item: Item, size: int, seed: int, epoch: int) -> View:
     last taken as it is) while one class has 75 % of its labels or more; every second one flipped.
     Colours stay: this is the protocol without its photometric distortion.
     """
-    rng, mask = _random(item, seed, epoch), item.mask()
+    rng, mask = view_randomness(item, seed, epoch), item.mask()
     ratio = rng.uniform(*RATIOS)
     resized_hw = _fitted(mask.shape, int(LONG_LIMIT * size * ratio), int(size * ratio))
     view = View(item, resized_hw, _random_box(resized_hw, size, rng))
@@ -161,8 +161,8 @@ def crop_leopart(item: Item, size: int, seed: int, epoch: int) -> View:
     H·size/h × W·size/w, and size × size are cut out of that; both the new size and the corner are
     rounded to whole pixels, which moves no edge by more than one pixel of the view.
     """
-    rng, size_hw = _random(item, seed, epoch), item.size_hw()
-    crop = _resized_crop(size_hw, rng)
+    rng, size_hw = view_randomness(item, seed, epoch), item.size_hw()
+    crop = resized_crop_box(size_hw, rng)
     lengths = list(zip(size_hw, crop[:2], crop[2:], strict=True))  # whole, start, part
     height, width = (round(whole * size / part) for whole, _, part in lengths)
     top, left = (
@@ -172,7 +172,7 @@ def crop_leopart(item: Item, size: int, seed: int, epoch: int) -> View:
     return View(item, (height, width), (top, left, size, size), _tossed(rng))
 
 
-def _resized_crop(size_hw: tuple[int, int], rng: np.random.Generator) -> Box:
+def resized_crop_box(size_hw: tuple[int, int], rng: np.random.Generator) -> Box:
     """In the pixels of the picture, as RandomResizedCrop draws it."""
     height, width = size_hw
     low, high = map(math.log, ASPECTS)
@@ -186,10 +186,10 @@ def _resized_crop(size_hw: tuple[int, int], rng: np.random.Generator) -> Box:
                 for whole, part in zip(size_hw, part_hw, strict=True)
             )
             return top, left, *part_hw
-    return _central_crop(size_hw)
+    return central_crop_box(size_hw)
 
 
-def _central_crop(size_hw: tuple[int, int]) -> Box:
+def central_crop_box(size_hw: tuple[int, int]) -> Box:
     """The largest whose aspect ratio is allowed; for pictures too long for any random crop."""
     height, width = size_hw
     part_height = max(1, min(height, round(width / ASPECTS[0])))
@@ -197,7 +197,7 @@ def _central_crop(size_hw: tuple[int, int]) -> Box:
     return (height - part_height) // 2, (width - part_width) // 2, part_height, part_width
 
 
-def _random(item: Item, seed: int, epoch: int) -> np.random.Generator:
+def view_randomness(item: Item, seed: int, epoch: int) -> np.random.Generator:
     """By name, so that neither the order of files nor other images matter."""
     digest = hashlib.sha256(os.fsencode(f"{seed}:{epoch}:{item.name}")).digest()
     return np.random.default_rng(int.from_bytes(digest))

@@ -1,4 +1,4 @@
-"""What was found, drawn over pictures: the box, the object, and what was cut.
+"""Discovered objects drawn over images: box, mask and eigenvector.
 
 results/<id>/01_worst_NAME.png …    pictures of a data set with true boxes or masks beside them;
                                     sheet.png has the first of them
@@ -45,7 +45,7 @@ LEGEND: list[tuple[str, Colour]] = [("found", FOUND), ("true", TRUE)]
 
 
 def outlined(image: np.ndarray, boxes: np.ndarray, colour: Colour) -> np.ndarray:
-    """Boxes as frames whose width suits the size of the picture."""
+    """Box outlines, thicker on larger images."""
     canvas = Image.fromarray(image)
     width = max(2, round(min(image.shape[:2]) / 100))
     for x0, y0, x1, y1 in np.asarray(boxes).reshape(-1, 4).tolist():
@@ -87,7 +87,7 @@ def truth_of(item: Item, image: np.ndarray, run: "TokencutRun") -> np.ndarray:
 
 
 def draw_found(run: "TokencutRun", result: "Result", number: int) -> None:
-    """So many pictures of a record, the worst and the best; and the first as tiles."""
+    """The worst and best images of a record, `number` in all; and the first ones as tiles."""
     folder, name = run.settings.out / result.id, result.metrics["headline"]
     place = reported(run, result.metrics)
     best = _best_by_image(read_arrays(run.settings.out / f"{result.id}.npz"), place)

@@ -28,13 +28,13 @@ class Layout:
     title: str
     evaluation: str
     rows: tuple[str, ...]  # facts
-    columns: tuple[str, ...]  # the first one is the group that a best figure is best of
+    columns: tuple[str, ...]  # the first is the group whose best score is bold
     paper_rows: tuple[Values, ...]
     paper_columns: tuple[Values, ...]
     usual: Mapping[str, Any] = field(default_factory=dict)  # facts on neither axis, in the paper
     best_of_blocks: bool = False  # the paper reports the best block
     metric: str = "miou"
-    notes: tuple[str, ...] = ()  # on the published figures
+    notes: tuple[str, ...] = ()  # on the published numbers
 
     def usual_at(self, row: Values, fact: str) -> Any:
         """The paper's value of a fact that is on neither axis; the epoch may depend on the row."""
@@ -119,7 +119,7 @@ LAYOUTS = {
 
 @cache
 def published() -> Mapping[tuple[str, Values, Values], float]:
-    """(layout, row, column) → the figure that the paper prints there."""
+    """(layout, row, column) → the number that the paper prints there."""
     text = (files("skipbench.results") / "facts" / "paper.csv").read_text()
     found = {}
     for line in csv.DictReader(text.splitlines()):

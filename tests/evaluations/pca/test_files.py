@@ -229,5 +229,5 @@ def test_nothing_of_the_users_is_drawn_over(run, own):
     Path("out", own).parent.mkdir(parents=True)
     Path("out", own).write_text("mine")
     shown = run("a", "out", images=Path("mine").absolute())
-    assert shown.exit_code == 2 and "is there already" in shown.stderr
+    assert shown.exit_code == 2 and "already exists" in shown.stderr
     assert files_in("out") == {own} and Path("out", own).read_text() == "mine"

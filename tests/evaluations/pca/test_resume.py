@@ -50,7 +50,7 @@ def test_the_record_says_how_many_were_computed(done, bare, seen, tmp_path):
     assert list(map(lasting, first.values())) == list(map(lasting, again.values()))
 
 
-def test_without_a_cache_and_elsewhere_the_same_to_the_last_bit(done, tmp_path):
+def test_without_a_cache_and_elsewhere_the_same_to_the_last_bit(done, no_sheets, tmp_path):
     """Two folders, other batches, no store."""
     how = ("--layers", "0,2", "--fit", "all", "--background", "mask")
     first = done("ab", "first", *how)

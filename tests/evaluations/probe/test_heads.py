@@ -322,9 +322,9 @@ def test_trained_long_enough_it_is_scikit_learns_optimum():
     grid = Grid((6, 8), (6.0, 8.0))
     sample = LabelledPixels(mask, grid).every()
     heads = Heads(tokens.mean(0), tokens.std(0), 3, (3e-2,), Optimiser(weight_decay=0.0), 0)
-    for step in range(3000):
+    for step in range(1500):
         found = gradients(heads, [tokens], [sample])
-        heads.step(found, 0.5 * (1 + math.cos(math.pi * step / 3000)))
+        heads.step(found, 0.5 * (1 + math.cos(math.pi * step / 1500)))
     theirs = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
     theirs.fit(tokens.numpy(), labels.ravel())
     weight, bias = heads.folded()

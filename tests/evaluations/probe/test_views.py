@@ -14,12 +14,12 @@ from skipbench.datasets import Item, Labels, open_dataset
 from skipbench.errors import DataError, UsageError
 from skipbench.evaluations.probe.views import (
     View,
-    _central_crop,
-    _random,
-    _resized_crop,
+    central_crop_box,
     crop_dinov2,
     crop_leopart,
+    resized_crop_box,
     resized_to,
+    view_randomness,
     windows,
 )
 from skipbench.images import Picture, normalise, resize, resize_mask, stack, turn
@@ -332,7 +332,7 @@ def test_leopart_shows_the_crop_that_was_drawn():
     for epoch in range(300):
         item = blank([(375, 500), (333, 290), (41, 27)][epoch % 3])
         view = crop_leopart(item, 96, 0, epoch)
-        crop = _resized_crop(item.size_hw(), _random(item, 0, epoch))
+        crop = resized_crop_box(item.size_hw(), view_randomness(item, 0, epoch))
         for axis in (0, 1):
             factor = view.resized_hw[axis] / item.size_hw()[axis]
             start, end = crop[axis] * factor, (crop[axis] + crop[axis + 2]) * factor
@@ -348,7 +348,7 @@ def test_leopart_draws_as_torchvision_does(size_hw):
     torch.manual_seed(0)
     image = Image.new("L", size_hw[::-1])
     rng = np.random.default_rng(0)
-    ours = np.array([_resized_crop(size_hw, rng) for _ in range(1500)], float)
+    ours = np.array([resized_crop_box(size_hw, rng) for _ in range(1500)], float)
     theirs = np.array(
         [RandomResizedCrop.get_params(image, [0.8, 1.0], [3 / 4, 4 / 3]) for _ in range(1500)],
         float,
@@ -363,7 +363,7 @@ def test_pictures_too_long_are_cut_in_the_middle(size_hw):
     crop = RandomResizedCrop.get_params(
         Image.new("L", size_hw[::-1]), [0.8, 1.0], [3 / 4, 4 / 3]
     )  # no random one fits
-    assert crop == _central_crop(size_hw) == _resized_crop(size_hw, np.random.default_rng(0))
+    assert crop == central_crop_box(size_hw) == resized_crop_box(size_hw, np.random.default_rng(0))
     view = crop_leopart(blank(size_hw), 32, 0, 0)
     assert view.size_hw() == (32, 32)
 

@@ -124,7 +124,7 @@ def test_a_data_set_without_whole_splits(run, name):
         (("--dataset", "voc"), 4, "--data-root"),
         (("--dataset", "coco20k"), 4, "coco20k"),
         (("--dataset", "folder:nowhere"), 4, "nowhere"),
-        (("--layers", "7"), 2, "--layers 7: the model has blocks 0 to 2"),
+        (("--layers", "7"), 2, "has blocks 0 to 2"),
         (("--label", "epochs=3"), 2, "Did you mean 'epoch'"),
         (("--out", "file"), 7, "cannot write"),
         (("--ckpt", "fiel"), 3, "no checkpoint at fiel"),
