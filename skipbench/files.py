@@ -135,9 +135,12 @@ def parse_bytes(text: str) -> int:
     number = text.strip().upper().rstrip("TGMKB ")
     unit = text.strip().upper().removeprefix(number).strip()
     try:
-        return int(float(number) * units[unit])
-    except (KeyError, ValueError):
-        raise UsageError(f"{text!r}: expected an amount of space such as 50GB") from None
+        amount = int(float(number) * units[unit])
+    except (KeyError, OverflowError, ValueError):
+        amount = -1
+    if amount < 0:
+        raise UsageError(f"{text!r}: expected an amount of space such as 50GB")
+    return amount
 
 
 def missing_checkpoint(path: Path) -> str:

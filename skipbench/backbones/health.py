@@ -134,7 +134,7 @@ def assess(residual: Residual, blocks: tuple[BlockHealth, ...]) -> VariantHealth
         against.append(f"NaN or Inf arises in block {broken.block}")
     elif kept < LEAST_RETENTION:
         against.append(
-            f"tokens collapse to one vector (each block retains {kept:.0%} of their spread)"
+            f"tokens collapse onto one vector (each block keeps {kept:.0%} of their spread)"
         )
     if largest.growth > MOST_GROWTH:
         against.append(f"the norm grows {largest.growth:.0f}-fold in block {largest.block}")

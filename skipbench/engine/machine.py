@@ -21,6 +21,7 @@ PACKAGES = ("torch", "torchvision", "timm", "typer", "rich", "scikit-image", "py
 SHORT_SPIN = "1000"  # turns of OpenMP's waiting loop, about a microsecond
 
 
+@cache
 def version(package: str) -> str:
     try:
         return metadata.version(package)

@@ -57,7 +57,7 @@ def amount(value: Any) -> float:
 def choice(*known: str) -> Parse:
     def parse(value: Any) -> str:
         if value not in known or not isinstance(value, str):
-            raise InvalidError(f"expected {one_of(known)}.{did_you_mean(str(value), known)}")
+            raise InvalidError(f"expected {one_of(known)}{_hint(str(value), known)}")
         return value
 
     return parse
@@ -66,6 +66,11 @@ def choice(*known: str) -> Parse:
 def one_of(known: Sequence[str]) -> str:
     """ "a, b or c"."""
     return known[0] if len(known) == 1 else f"{', '.join(known[:-1])} or {known[-1]}"
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    near = did_you_mean(word, known)
+    return f".{near}" if near else ""
 
 
 def choices(*known: str) -> Parse:
@@ -155,9 +160,9 @@ def layer_set(value: Any) -> str:
     try:
         check_layers(str(value))
     except UsageError:
-        near = did_you_mean(str(value), NAMED)
         known = ", ".join(NAMED)
-        raise InvalidError(f"expected {known} or block numbers such as 2,5,-1.{near}") from None
+        hint = _hint(str(value), NAMED)
+        raise InvalidError(f"expected {known} or block numbers such as 2,5,-1{hint}") from None
     return str(value).strip()
 
 
@@ -200,8 +205,8 @@ def facts(known: Mapping[str, type], example: str) -> Parse:
 
     def one(name: str, value: Any) -> Any:
         if name not in known or not str(value).strip():
-            near = did_you_mean(name, known) if name not in known else ""
-            raise InvalidError(f"expected {', '.join(known)}, as in {example}.{near}")
+            near = _hint(name, known) if name not in known else ""
+            raise InvalidError(f"expected {', '.join(known)}, as in {example}{near}")
         if known[name] is str:
             return str(value).strip()
         if (count := _integer(value)) is None:

@@ -1,0 +1,100 @@
+"""Every mistake ends with its exit code and a short message, as early as it can be found."""
+
+import re
+
+import pytest
+import torch
+from processes import imported_by
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["inspect", "--ckpt", "nowhere.pth"], 3, "no checkpoint at"),
+        (["inspect", "--ckpt", "CKPT", "--residual", "none"], 2, "expected skip, skipless or auto"),
+        (["inspect", "--ckpt", "CKPT", "--weights", "techer"], 2, "Did you mean 'teacher'"),
+        (["inspect", "--ckpt", "CKPT", "--weights", "teacher"], 3, "has no teacher"),
+        (["inspect", "--ckpt", "CKPT", "--expect", "depth=12"], 3, "depth 12 was asked for"),
+        (["inspect", "--ckpt", "CKPT", "--expect", "deep=12"], 2, "Did you mean 'depth'"),
+        (["inspect", "--ckpt", "CKPT", "--heads", "5"], 3, "5 heads"),
+        (["inspect", "--ckpt", "CKPT", "--position-rule", "x"], 2, "offset, size or antialias"),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--layers", "9"], 2, "no block 9"),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--size", "big"], 2, "--size big: expected"),
+        (["extract", "nowhere", "--ckpt", "CKPT"], 4, "no such image or folder"),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--tensor", "kes"], 2, "Did you mean 'keys'"),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--batch-size", "0"], 2, "--batch-size"),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--precision", "int8"], 2, "--precision"),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--device", "tpu"], 2, "--device"),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--cache-limit", "much"], 2, "50GB"),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--cache", "CKPT/sub"], 7, "cannot write in"),
+        (["cache", "clear", "abc", "--yes"], 2, "cache list"),
+    ],
+)
+def test_exit_codes(cli, skip_ckpt, pictures, arguments, code, words):
+    places = {"CKPT": str(skip_ckpt), "PICTURES": str(pictures)}
+    full = [re.sub("CKPT|PICTURES", lambda m: places[m[0]], a) for a in arguments]
+    done = cli(*full)
+    assert done.exit_code == code, done.output
+    assert words in done.stderr and "Traceback" not in done.output
+    assert len(done.stderr.strip().splitlines()) <= 4
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cuda_where_there_is_none(cli, skip_ckpt):
+    done = cli("inspect", "--ckpt", skip_ckpt, "--device", "cuda")
+    assert done.exit_code == 2 and "no CUDA device" in done.stderr
+
+
+def test_unwritable_output_is_found_before_any_computing(skipbench, skip_ckpt, pictures):
+    """Before even torch is loaded: it answers at once, also as root."""
+    done = skipbench("extract", pictures, "--ckpt", skip_ckpt, "--cache", "/proc/skipbench")
+    assert done.returncode == 7 and "cannot write in /proc/skipbench" in done.stderr
+
+
+def test_a_bug_of_ours(cli, skip_ckpt, monkeypatch):
+    import skipbench.pipeline
+
+    def broken(*a, **k):
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(skipbench.pipeline, "inspect", broken)
+    done = cli("inspect", "--ckpt", skip_ckpt)
+    assert done.exit_code == 1 and "a bug in skipbench: ZeroDivisionError: oh" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in cli("inspect", "--ckpt", skip_ckpt, "--verbose").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["inspect", "--ckpt", "nowhere.pth"], 3),
+        (["inspect", "--ckpt", "CKPT", "--residual", "skiples"], 2),
+        (["inspect", "--ckpt", "CKPT", "--device", "gpu"], 2),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--layers", "lst"], 2),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--size", "big"], 2),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--tensor", "key"], 2),
+        (["extract", "nowhere", "--ckpt", "CKPT"], 4),
+        (["extract", "PICTURES", "--ckpt", "CKPT", "--cache", "/proc/skipbench"], 7),
+        (["tokencut", "--ckpt", "CKPT"], 2),
+        (["tokencut", "--ckpt", "CKPT", "--dataset", "shapes", "--method", "los"], 2),
+        (["tokencut", "--ckpt", "CKPT", "--dataset", "shapes", "--feature", "key"], 2),
+        (["tokencut", "--ckpt", "CKPT", "--dataset", "vocc", "--out", "PICTURES"], 2),
+        (["tokencut", "--ckpt", "CKPT", "--dataset", "voc", "--tau", "2", "--out", "PICTURES"], 2),
+        (["tokencut", "--ckpt", "CKPT", "--images", "nowhere", "--out", "PICTURES"], 4),
+        (["tokencut", "--ckpt", "CKPT", "--dataset", "shapes", "--out", "/proc/skipbench"], 7),
+        (["pca", "PICTURES", "--ckpt", "nowhere.pth"], 3),
+        (["pca", "PICTURES", "--ckpt", "CKPT", "--components", "13"], 2),
+        (["pca", "PICTURES", "--ckpt", "CKPT", "--fit", "al"], 2),
+        (["pca", "PICTURES", "--ckpt", "CKPT", "--residual", "skip", "--residual", "auto"], 2),
+        (["pca", "PICTURES", "--ckpt", "CKPT", "--split", "val", "--out", "OUT"], 2),
+        (["pca", "dataset:vocc", "--ckpt", "CKPT", "--out", "OUT"], 2),
+        (["pca", "nowhere", "--ckpt", "CKPT", "--out", "OUT"], 4),
+        (["pca", "PICTURES", "--ckpt", "CKPT", "--out", "/proc/skipbench"], 7),
+    ],
+)
+def test_what_is_cheap_to_check_is_answered_without_torch(
+    arguments, code, skip_ckpt, pictures, tmp_path
+):
+    places = {"CKPT": str(skip_ckpt), "PICTURES": str(pictures), "OUT": str(tmp_path / "out")}
+    full = [places.get(a, a) for a in arguments]
+    assert not {"torch", "timm"} & imported_by(full, code, tmp_path)

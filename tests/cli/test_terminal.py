@@ -1,0 +1,103 @@
+"""Signals, closed pipes, colour: the command as a terminal, a log and a job system meet it."""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import clean_environment, command
+from processes import Forked, forked_in_terminal
+
+
+@pytest.mark.parametrize("arguments", [["inspect", "--ckpt", "CKPT"], ["env"], ["cache", "list"]])
+def test_a_reader_that_goes_away_is_no_error(arguments, skip_ckpt, tmp_path):
+    """`skipbench … | head`"""
+    child = subprocess.Popen(
+        command(*[str(skip_ckpt) if a == "CKPT" else a for a in arguments]),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(tmp_path),
+    )  # fmt: skip
+    child.stdout.close()
+    assert child.wait(60) == 0, child.stderr.read()
+    assert "Error" not in child.stderr.read()
+
+
+SIGNALS = pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"]
+)
+
+
+@SIGNALS
+def test_signals_end_it_at_once_and_keep_what_was_done(number, code, ckpt, pictures, tmp_path):
+    """Many pictures, stopped once the first shard has been stored."""
+    copies = [tmp_path / f"copy{i}" for i in range(40)]
+    for copy in copies:
+        shutil.copytree(pictures, copy)
+    where = ("--layers", "all", "--size", "320x480", "--device", "cpu")
+    child = Forked(["extract", *copies, "--ckpt", ckpt, "--residual", "skip", *where], tmp_path)
+    deadline = time.monotonic() + 90
+    while not stored_shards(tmp_path / "cache"):
+        assert time.monotonic() < deadline and child.process.is_alive(), child.output
+        time.sleep(0.02)
+    child.send_signal(number)
+    assert child.wait(30) == code, child.output
+    assert "finished work is kept" in child.output and "Traceback" not in child.output
+    assert stored_shards(tmp_path / "cache")
+
+
+def stored_shards(cache):
+    return sum(journal.read_text().count("\n") for journal in cache.rglob("journal.jsonl"))
+
+
+@SIGNALS
+def test_signals_end_even_a_step_that_takes_longer(number, code):
+    """Deep in compiled code, where Python's own handlers wait until it returns."""
+    script = (
+        "import hashlib\nfrom skipbench.engine.signals import signals_end_it\n"
+        "with signals_end_it():\n    print('ready', flush=True)\n"
+        "    hashlib.pbkdf2_hmac('sha256', b'x', b'y', 2 * 10**9)  # more than ten minutes"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    child.send_signal(number)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == code and "finished work is kept" in err
+
+
+ESCAPE = "\x1b"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--nope"], ["cache", "list"]])
+def test_no_escape_codes_where_it_is_not_a_terminal(skipbench, arguments):
+    done = skipbench(*arguments)
+    assert ESCAPE not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--nope"]])
+def test_no_escape_codes_in_ci(skipbench, arguments):
+    done = skipbench(*arguments, GITHUB_ACTIONS="true", CI="true")
+    assert ESCAPE not in done.stdout + done.stderr
+
+
+EXTRACT = ("--residual", "skipless", "--size", "24x40")
+
+
+def test_plain_lines_in_a_log(skip_ckpt, pictures, tmp_path):
+    done = Forked(["extract", pictures, "--ckpt", skip_ckpt, *EXTRACT], tmp_path)
+    assert done.wait() == 0, done.output
+    assert "features: 7 of 7 images" in done.output and "warning:" in done.output
+    assert "\r" not in done.output and ESCAPE not in done.output
+
+
+def test_colour_and_animation_in_a_terminal_unless_no_color(tmp_path, skip_ckpt, pictures):
+    words = ["extract", pictures, "--ckpt", skip_ckpt, *EXTRACT]
+    coloured = forked_in_terminal(words, tmp_path, TERM="xterm-256color")
+    assert re.search(r"\x1b\[[0-9;]*(1|33)[0-9;]*m", coloured), coloured
+    plain = [*words, "--limit", "5"]
+    shown = forked_in_terminal(plain, tmp_path, TERM="xterm-256color", NO_COLOR="1")
+    assert ESCAPE not in shown and "5 of 5 images" in shown
