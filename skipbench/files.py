@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
 from threading import get_ident
@@ -66,7 +67,8 @@ def write_whole(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # its folder may be a file
+            partial.unlink(missing_ok=True)
         raise _write_error(path, error) from None
 
 

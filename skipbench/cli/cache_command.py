@@ -43,7 +43,7 @@ def add_to(parent: typer.Typer) -> None:
 
 
 def list_(settings: CacheSettings, as_json: bool) -> None:
-    """Show every stored set of features: of what, how large, when last used."""
+    """List cached features: checkpoint, images, size, last use."""
     from skipbench.features.cache import entries
     from skipbench.files import cache_folder, size_text
 
@@ -61,7 +61,7 @@ def list_(settings: CacheSettings, as_json: bool) -> None:
 
 
 def _line(entry: "Entry") -> str:
-    """One entry in one line, the most telling first."""
+    """One entry in one line, most important facts first."""
     from skipbench.files import size_text
 
     about = entry.about
@@ -75,7 +75,7 @@ def _line(entry: "Entry") -> str:
         size_text(entry.bytes),
         time.strftime("used %Y-%m-%d %H:%M", time.localtime(entry.last_used)),
     ]
-    return "  ".join(parts if entry.complete else [*parts, "(not finished)"])
+    return "  ".join(parts if entry.complete else [*parts, "(incomplete)"])
 
 
 def _columns(names: Sequence[str]) -> str:
@@ -88,7 +88,7 @@ def _columns(names: Sequence[str]) -> str:
 
 
 def clear(settings: ClearSettings) -> None:
-    """Delete stored features. Those that a running process uses stay."""
+    """Delete cached features, except those in use by a running process."""
     from skipbench.errors import UsageError
     from skipbench.features.cache import entries, remove
     from skipbench.files import cache_folder, size_text

@@ -79,10 +79,10 @@ class DownloadSettings(NameSettings):
         metavar="NAME", several=True, default_text="all but the extra ones",
     )  # fmt: skip
     mirror: str | None = setting(
-        None, help="Fetch the archives from here instead.", parse=parsers.text, panel=DATA,
-        metavar="URL",
+        None, help="Download the archives from this URL or folder instead.", parse=parsers.text,
+        panel=DATA, metavar="URL",
     )  # fmt: skip
-    keep: bool = setting(False, help="Keep the archives once they are unpacked.", panel=DATA)
+    keep: bool = setting(False, help="Keep the archives after unpacking.", panel=DATA)
 
 
 def add_to(parent: typer.Typer) -> None:
@@ -135,7 +135,9 @@ def _usable(kind: "Source", folder: Path, split: str) -> int:
 
     try:
         listing = kind.listing(folder, split, None)
-    except DataError as error:  # `verify` says so too; here it must not hide the others
+    except (
+        DataError
+    ) as error:  # `verify` reports it, too; here it must not hide the other data sets
         typer.echo(f"{kind.title} {split}: {error}", err=True)
         return 0
     return 0 if listing.missing else len(listing)
@@ -187,10 +189,10 @@ def verify(settings: VerifySettings, as_json: bool) -> None:
     if not report.sound:
         wrong = {
             "damaged": [s.split for s in report.splits if s.damaged],
-            "not complete": [s.split for s in report.splits if s.missing],
+            "incomplete": [s.split for s in report.splits if s.missing],
         }
         found = "; ".join(f"{what}: {', '.join(which)}" for what, which in wrong.items() if which)
-        raise DataError(f"{name}: {found or 'nothing of it is there'}")
+        raise DataError(f"{name}: {found or 'no images found'}")
 
 
 def _show_report(report: "Report") -> None:
@@ -203,7 +205,7 @@ def _show_report(report: "Report") -> None:
         looked = "all" if split.looked_into == split.images else f"{split.looked_into:,}"
         verdict = _verdict(split)
         console.print(
-            f"  {escape(split.split)}: {split.images:,}{of} images, {looked} looked into: {verdict}"
+            f"  {escape(split.split)}: {split.images:,}{of} images, {looked} checked: {verdict}"
         )
         for problem in split.problems[:SHOWN]:
             console.print(f"    {problem}", markup=False)
@@ -212,13 +214,13 @@ def _show_report(report: "Report") -> None:
         for note in split.notes:
             console.print(f"    note: {note}", style="dim", markup=False)
     for split_name, why in report.absent.items():
-        console.print(f"  {split_name}: not there ({why})", style="dim", markup=False)
+        console.print(f"  {split_name}: not found ({why})", style="dim", markup=False)
 
 
 def _verdict(split: "SplitReport") -> str:
     if split.damaged:
         return "[bold red]damaged[/bold red]"
-    return "[yellow]not complete[/yellow]" if split.missing else "[green]sound[/green]"
+    return "[yellow]incomplete[/yellow]" if split.missing else "[green]sound[/green]"
 
 
 def show(settings: SheetSettings) -> None:
@@ -239,7 +241,7 @@ def show(settings: SheetSettings) -> None:
 
 
 def download(settings: DownloadSettings) -> None:
-    """Fetch a data set's official archives, compare their checksums, and unpack them.
+    """Download the official archives of a data set, verify their checksums and unpack them.
 
     Resumable.
     """
@@ -250,14 +252,14 @@ def download(settings: DownloadSettings) -> None:
     name, data_root = settings.name, settings.data_root
     kind = source(name)
     if not kind.archives:
-        raise UsageError(f"{name} ({kind.title}) is not to be fetched: {kind.licence}")
+        raise UsageError(f"{name} ({kind.title}) has no archives to download: {kind.licence}")
     wanted = [find_split(name, kind.splits, s) for s in settings.split] or [
         s for s, part in kind.splits.items() if not part.extra
     ]
     there = locate(name, data_root).folder
     lacking = _lacking(kind, there, wanted)
     if not lacking:
-        typer.echo(f"{name} {', '.join(wanted)}: all there, in {there}")
+        typer.echo(f"{name} {', '.join(wanted)}: already complete, in {there}")
         return
     root = data_roots(data_root)[0]
     archives = kind.archives_for(locate(name, root).folder, lacking)
@@ -268,11 +270,11 @@ def download(settings: DownloadSettings) -> None:
         kind.finish(found)
     still = _lacking(kind, found, wanted)
     for part in wanted:
-        state = "not complete" if part in still else "complete"
+        state = "incomplete" if part in still else "complete"
         typer.echo(f"{name} {part}: {state}, in {found or root}")
     if still:
         raise DataError(
-            f"the archives of {name} did not hold what was expected; see `skipbench data verify`"
+            f"the archives of {name} lack some of its files; see `skipbench data verify`"
         )
 
 

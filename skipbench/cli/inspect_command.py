@@ -1,4 +1,4 @@
-"""`skipbench inspect`: what a checkpoint is, where each fact was read, and how its blocks fare."""
+"""`skipbench inspect`: what a checkpoint is, where each fact was read, the health of its blocks."""
 
 import json
 from dataclasses import asdict
@@ -62,7 +62,7 @@ def to_json(found: "Inspection") -> dict[str, Any]:
         "warning": choice.warning if choice else None,
         "verdict": asdict(found.verdict),
     }
-    # JSON knows no NaN: what a broken block gives is null.
+    # JSON has no NaN: the statistics of a broken block are null.
     plain: dict[str, Any] = json.loads(json.dumps(page), parse_constant=lambda name: None)
     return plain
 
@@ -137,10 +137,10 @@ def _print_verdict(console: Any, found: "Inspection") -> None:
     verdict, choice = found.verdict, found.choice
     console.print(
         "\n[dim]norm: mean length of a patch token. spread: deviation over an image's tokens "
-        "relative to their length (0: all alike).\nrank: effective rank of the centred tokens. "
+        "relative to their length (0: all equal).\nrank: effective rank of the centred tokens. "
         "attention: mean distance from a patch to those it attends to, in patches.[/dim]\n"
     )
-    looks = f"look {verdict.winner}" if verdict.winner else "do not tell skip from skipless"
+    looks = f"look {verdict.winner}" if verdict.winner else "fit both skip and skipless or neither"
     console.print(f"[bold]weights {looks}[/bold]: {verdict.reason}")
     if choice:
         console.print(f"run as [bold]{choice.residual}[/bold], because of {choice.source}")
@@ -154,11 +154,11 @@ def _verdict(found: "Inspection") -> tuple[str, str]:
     if found.choice is None or found.health is None:
         return "yellow", "unclear"
     if not found.health.finite:
-        return "red", "broken, NaN or Inf arises"
+        return "red", "broken: NaN or Inf"
     if found.choice.warning:
-        return "red", "the wrong variant, by the look of it"
+        return "red", "probably the wrong variant"
     if found.verdict.winner is None:
-        return "yellow", "unclear, run as you say"
+        return "yellow", "unclear, run as requested"
     if found.health.notes:
         return "yellow", "the right variant, but its features collapse"
     return "green", "healthy"

@@ -35,7 +35,7 @@ def test_signals_end_it_at_once_and_keep_what_was_done(number, code, ckpt, pictu
     copies = [tmp_path / f"copy{i}" for i in range(40)]
     for copy in copies:
         shutil.copytree(pictures, copy)
-    where = ("--layers", "all", "--size", "320x480", "--device", "cpu")
+    where = ("--layers", "all", "--size", "200x304", "--device", "cpu")
     child = Forked(["extract", *copies, "--ckpt", ckpt, "--residual", "skip", *where], tmp_path)
     deadline = time.monotonic() + 90
     while not stored_shards(tmp_path / "cache"):

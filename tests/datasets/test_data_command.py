@@ -126,7 +126,7 @@ def test_every_fault_is_found_and_named(voc07, tmp_path, cli):
     assert "masks with no labelled pixel, which are not scored: 1" in report.notes
     shown = cli("data", "verify", "voc07", "--split", "val", "--full", "--data-root", tmp_path)
     assert shown.exit_code == 4 and "000005.png" in shown.stdout
-    assert "voc07: damaged: val; not complete: val" in shown.stderr
+    assert "voc07: damaged: val; incomplete: val" in shown.stderr
     answer = cli("data", "verify", "voc07", "--full", "--json", "--data-root", tmp_path)
     content = json.loads(answer.stdout)
     assert answer.exit_code == 4 and not content["sound"]
@@ -353,14 +353,14 @@ def test_download(cli, published, server, tmp_path):
     assert "Flickr's terms of use" in shown.stderr and "VOCtrainval_06-Nov-2007.tar" in shown.stderr
     assert "voc07 val: complete" in shown.stdout
     assert len(open_dataset("voc07", "val", root=tmp_path / "new")) == 213
-    assert "all there" in cli(*command, "--data-root", tmp_path / "new").stdout
+    assert "already complete" in cli(*command, "--data-root", tmp_path / "new").stdout
     assert len(server.seen) == 1
 
 
 def test_download_that_lacks_something(cli, published, tmp_path):
     shown = cli("data", "download", "voc07", "--mirror", published, "--data-root", tmp_path / "new")
-    assert shown.exit_code == 4 and "did not hold what was expected" in shown.stderr
-    assert "val: complete" in shown.stdout and "trainval: not complete" in shown.stdout
+    assert shown.exit_code == 4 and "lack some of its files" in shown.stderr
+    assert "val: complete" in shown.stdout and "trainval: incomplete" in shown.stdout
 
 
 def test_download_of_another_file_than_the_official_one(cli, server, tmp_path):
@@ -424,7 +424,7 @@ def test_download_of_masks_for_train_aug(cli, server, tmp_path, monkeypatch):
 def test_a_data_set_in_another_root_is_not_fetched_again(cli, voc07, tmp_path, monkeypatch):
     monkeypatch.setenv("SKIPBENCH_DATA", f"{tmp_path / 'empty'}:{tmp_path}")
     shown = cli("data", "download", "voc07", "--split", "val")
-    assert shown.exit_code == 0 and "all there" in shown.stdout
+    assert shown.exit_code == 0 and "already complete" in shown.stdout
 
 
 def test_a_mirror_that_is_none_leaves_nothing_behind(cli, tmp_path):
@@ -445,7 +445,7 @@ def test_what_each_split_needs():
 
 def test_nothing_to_fetch(cli):
     shown = cli("data", "download", "shapes")
-    assert shown.exit_code == 2 and "is not to be fetched" in shown.stderr
+    assert shown.exit_code == 2 and "has no archives to download" in shown.stderr
     for name, where in (
         ("ecssd", "www.cse.cuhk.edu.hk"),
         ("duts", "saliencydetection.net/duts"),

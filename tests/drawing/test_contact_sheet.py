@@ -345,6 +345,8 @@ def test_nothing_half_written_stays(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"sheet.png", "sheet.pdf"}
 
 
-def test_a_folder_that_is_none(tmp_path):
+@pytest.mark.parametrize("folder", ["gone", "file"])
+def test_a_folder_that_is_none(tmp_path, folder):
+    (tmp_path / "file").write_text("in the way")
     with pytest.raises(ResourceError, match=r"cannot write .*sheet\.png: "):
-        save_contact_sheet(noisy(1), tmp_path / "gone" / "sheet")
+        save_contact_sheet(noisy(1), tmp_path / folder / "sheet")

@@ -1,8 +1,8 @@
-"""Parts of pictures that a protocol looks at: random crops to train on, sliding windows to test on.
+"""Views of images: random crops for training, sliding windows for testing.
 
-Every view follows from (seed, epoch, name of the item) alone. Two things differ from the original
-codes, for all protocols alike: images are resized with antialiasing, as everywhere in this package
-(mmsegmentation: without), and a mask takes the label under the centre of each pixel.
+A view depends only on (seed, epoch, name of the item). Two things differ from the original code, in
+all protocols: images are resized with antialiasing, as everywhere in this package (mmsegmentation:
+without), and a resized mask takes the label at the centre of each pixel.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from skipbench.records import Size
 # Part of every mark: raise it whenever the pixels of a view change.
 VERSION = 1
 
-FILL = tuple(round(255 * share) for share in MEAN_RGB)  # nearly zero once it is normalised
+FILL = tuple(round(255 * share) for share in MEAN_RGB)  # about zero after normalisation
 
-LONG_LIMIT = 4  # the long side is at most so many times the size: 2048 for 512
-RATIOS = (0.5, 2.0)  # by which DINOv2's protocol enlarges
+LONG_LIMIT = 4  # the long side is at most 4 times the size: 2048 for 512
+RATIOS = (0.5, 2.0)  # scale factors of DINOv2's protocol
 MOST_OF_ONE = 0.75  # share of one class in a crop
 TRIES = 10
 
-AREAS = (0.8, 1.0)  # shares of the picture in Leopart's protocol
+AREAS = (0.8, 1.0)  # shares of the image area in Leopart's protocol
 ASPECTS = (3 / 4, 4 / 3)  # width / height
 
 Box = tuple[int, int, int, int]  # top, left, height, width
@@ -36,29 +36,29 @@ Box = tuple[int, int, int, int]  # top, left, height, width
 
 @dataclass(frozen=True)
 class View:
-    """A part of a picture, as one: it satisfies images.Picture and has a mask.
+    """A part of an image that is used like an image: it satisfies images.Picture and has a mask.
 
-    Beyond the picture are the mean colour and ignored labels. As in mmsegmentation a part is
-    flipped before it is padded, so that padding is always on the right and at the bottom.
+    Outside the image are the mean colour and ignored labels. As in mmsegmentation a part is flipped
+    before it is padded, so padding is always on the right and at the bottom.
     """
 
     item: Item
-    resized_hw: tuple[int, int]  # the whole picture is resized to this first
-    box: Box  # in the resized picture; it may reach beyond the right and the bottom edge
+    resized_hw: tuple[int, int]  # the whole image is resized to this first
+    box: Box  # in the resized image; it may extend beyond the right and the bottom edge
     flip: bool = False  # left and right exchanged
 
     def __post_init__(self) -> None:
         top, left, height, width = self.box
         starts_inside = 0 <= top < self.resized_hw[0] and 0 <= left < self.resized_hw[1]
         if not (starts_inside and height > 0 and width > 0):
-            raise ValueError(f"box {self.box} of a picture of {self.resized_hw}")
+            raise ValueError(f"box {self.box} in an image of {self.resized_hw}")
 
     @property
     def name(self) -> str:
         return f"{self.item.name}@{self._part()}"
 
     def read(self, size: Size = None) -> np.ndarray:
-        """HWC uint8 RGB; resized once more where a size is given that is not the box's."""
+        """HWC uint8 RGB; resized again if the size is not that of the box."""
         part = _resized_part(self.item.read(), self.resized_hw, self._inside())
         return resize(self._finished(part, FILL), target_hw(self.size_hw(), size))
 
@@ -83,7 +83,7 @@ class View:
         return f"{where}-flipped" if self.flip else where
 
     def _inside(self) -> Box:
-        """The part of the box that is in the picture."""
+        """The part of the box inside the image."""
         top, left, height, width = self.box
         whole_height, whole_width = self.resized_hw
         return top, left, min(height, whole_height - top), min(width, whole_width - left)
@@ -99,9 +99,9 @@ class View:
 
 
 def _resized_part(pixels: np.ndarray, resized_hw: tuple[int, int], box: Box) -> np.ndarray:
-    """HWC uint8; this part of what `resize` makes of the whole, but for rounding (by 1 of 255).
+    """HWC uint8; this part of the resized image, as `resize` makes it, up to rounding (1 of 255).
 
-    Pillow's filter sees the pixels around the box too, so that the part has no border of its own.
+    Pillow's filter uses the pixels around the box too, so the part has no border artefacts.
     """
     top, left, height, width = box
     (old_height, old_width), (new_height, new_width) = pixels.shape[:2], resized_hw
@@ -116,7 +116,7 @@ def _resized_part(pixels: np.ndarray, resized_hw: tuple[int, int], box: Box) -> 
 
 
 def _resized_mask_part(mask: np.ndarray, resized_hw: tuple[int, int], box: Box) -> np.ndarray:
-    """HW; this part of what `resize_mask` makes of the whole."""
+    """HW; this part of the mask resized by `resize_mask`."""
     rows, columns = (
         (2 * np.arange(start, start + count) + 1) * old // (2 * new)
         for start, count, old, new in zip(box[:2], box[2:], mask.shape, resized_hw, strict=True)
@@ -127,9 +127,9 @@ def _resized_mask_part(mask: np.ndarray, resized_hw: tuple[int, int], box: Box) 
 def crop_dinov2(item: Item, size: int, seed: int, epoch: int) -> View:
     """A training view of DINOv2's segmentation protocol (mmsegmentation), size × size.
 
-    The picture, resized by a random ratio; a random part of it, drawn again (ten times at most, the
-    last taken as it is) while one class has 75 % of its labels or more; every second one flipped.
-    Colours stay: this is the protocol without its photometric distortion.
+    The image, resized by a random ratio; a random crop of it, drawn again (at most ten times) while
+    one class has 75 % of its labels or more; flipped with probability 0.5. Without the photometric
+    distortion of the original.
     """
     rng, mask = view_randomness(item, seed, epoch), item.mask()
     ratio = rng.uniform(*RATIOS)
@@ -143,13 +143,13 @@ def crop_dinov2(item: Item, size: int, seed: int, epoch: int) -> View:
 
 
 def _random_box(resized_hw: tuple[int, int], size: int, rng: np.random.Generator) -> Box:
-    """Anywhere in the picture; from its edge where it is smaller than the box."""
+    """Anywhere in the image; at its edge where it is smaller than the box."""
     top, left = (int(rng.integers(max(side - size, 0) + 1)) for side in resized_hw)
     return top, left, size, size
 
 
 def _is_mixed(mask: np.ndarray) -> bool:
-    """Whether no class has MOST_OF_ONE of the labelled pixels; so there are two at least."""
+    """Whether no class has MOST_OF_ONE of the labelled pixels."""
     counts = np.bincount(mask.ravel(), minlength=IGNORED + 1)[:IGNORED]
     return bool(counts.max() < MOST_OF_ONE * counts.sum())
 
@@ -157,8 +157,8 @@ def _is_mixed(mask: np.ndarray) -> bool:
 def crop_leopart(item: Item, size: int, seed: int, epoch: int) -> View:
     """A training view of Leopart's linear protocol: torchvision's RandomResizedCrop, then a flip.
 
-    That cuts h × w pixels out of H × W and resizes them to size × size. Here H × W are resized to
-    H·size/h × W·size/w, and size × size are cut out of that; both the new size and the corner are
+    The original crops h × w of H × W pixels and resizes them to size × size. Here H × W are resized
+    to H·size/h × W·size/w and size × size are cropped from that; the new size and the corner are
     rounded to whole pixels, which moves no edge by more than one pixel of the view.
     """
     rng, size_hw = view_randomness(item, seed, epoch), item.size_hw()
@@ -173,7 +173,7 @@ def crop_leopart(item: Item, size: int, seed: int, epoch: int) -> View:
 
 
 def resized_crop_box(size_hw: tuple[int, int], rng: np.random.Generator) -> Box:
-    """In the pixels of the picture, as RandomResizedCrop draws it."""
+    """In pixels of the image, drawn as RandomResizedCrop does."""
     height, width = size_hw
     low, high = map(math.log, ASPECTS)
     for _ in range(TRIES):
@@ -190,7 +190,7 @@ def resized_crop_box(size_hw: tuple[int, int], rng: np.random.Generator) -> Box:
 
 
 def central_crop_box(size_hw: tuple[int, int]) -> Box:
-    """The largest whose aspect ratio is allowed; for pictures too long for any random crop."""
+    """The largest with an allowed aspect ratio; for images too long for any random crop."""
     height, width = size_hw
     part_height = max(1, min(height, round(width / ASPECTS[0])))
     part_width = max(1, min(width, round(height * ASPECTS[1])))
@@ -198,7 +198,7 @@ def central_crop_box(size_hw: tuple[int, int]) -> Box:
 
 
 def view_randomness(item: Item, seed: int, epoch: int) -> np.random.Generator:
-    """By name, so that neither the order of files nor other images matter."""
+    """Seeded by name, so that neither the order of files nor other images matter."""
     digest = hashlib.sha256(os.fsencode(f"{seed}:{epoch}:{item.name}")).digest()
     return np.random.default_rng(int.from_bytes(digest))
 
@@ -210,11 +210,11 @@ def _tossed(rng: np.random.Generator) -> bool:
 def windows(item: Item, size: int, stride: int) -> list[View]:
     """mmsegmentation's sliding windows, row by row; the last of each row and column moved inside.
 
-    All are size × size: where the picture is smaller than that they are padded, while
-    mmsegmentation shows the model a smaller window.
+    All are size × size, padded where the image is smaller; mmsegmentation uses smaller windows
+    there.
     """
     if not 0 < stride <= size:
-        raise UsageError(f"stride {stride}: give a number from 1 to the window's size, {size}")
+        raise UsageError(f"stride {stride}: expected 1 to {size}, the size of the window")
     resized_hw = resized_to(item.size_hw(), size)
     tops, lefts = (_starts(side, size, stride) for side in resized_hw)
     return [View(item, resized_hw, (top, left, size, size)) for top in tops for left in lefts]
@@ -222,12 +222,13 @@ def windows(item: Item, size: int, stride: int) -> list[View]:
 
 def _starts(side: int, size: int, stride: int) -> list[int]:
     """Of the windows along one side."""
-    beyond = max(side - size, 0)  # what the first window does not reach
+    beyond = max(side - size, 0)  # what the first window does not cover
     return [min(i * stride, beyond) for i in range(-(-beyond // stride) + 1)]
 
 
 def resized_to(size_hw: tuple[int, int], size: int) -> tuple[int, int]:
-    """What windows are cut from: the short side is `size`, unless the long one becomes too long."""
+    """The image that windows are cut from: its short side is `size`, unless the long one gets too
+    long."""
     return _fitted(size_hw, LONG_LIMIT * size, size)
 
 
