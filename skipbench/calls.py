@@ -38,7 +38,8 @@ def find_objects(ckpt: str | Path, images: str | Path | Iterable[Any], **given: 
     from skipbench.evaluations.tokencut.plain_images import find_objects
 
     several = [images] if isinstance(images, str | Path) else list(images)
-    settings = find_evaluation("tokencut").settings.make({**given, "ckpt": ckpt, "images": several})
+    tokencut = find_evaluation("tokencut")
+    settings = tokencut.settings.make(_named(tokencut, (ckpt,), {**given, "images": several}))
     return find_objects(settings)  # type: ignore[arg-type]
 
 

@@ -25,7 +25,7 @@ def add_to(app: typer.Typer) -> None:
 
 def run(evaluation: Evaluation, settings: Any, dry_run: bool, as_json: bool) -> None:
     settings.ensure_files()
-    if evaluation.run_instead(settings, as_json):
+    if evaluation.run_instead(settings, dry_run, as_json):
         return
     data = evaluation.open_data(settings)  # mistakes are reported before torch is loaded
 

@@ -53,7 +53,7 @@ class Evaluation:
     def takes_several_checkpoints(self) -> bool:
         return "ckpts" in self.settings.options()
 
-    def run_instead(self, settings: Any, as_json: bool) -> bool:
+    def run_instead(self, settings: Any, dry_run: bool, as_json: bool) -> bool:
         """True if the settings asked for something that gives no record, and it was done."""
         return False
 

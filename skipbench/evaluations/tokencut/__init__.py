@@ -6,6 +6,7 @@ right (CorLoc). All blocks come from one pass over the images.
 
 from typing import TYPE_CHECKING
 
+from skipbench.errors import UsageError
 from skipbench.evaluations.base import Evaluation
 from skipbench.evaluations.tokencut.settings import TokencutSettings
 
@@ -29,9 +30,11 @@ class Tokencut(Evaluation):
     fixed_in_suites = {"images": ()}
     demo = ({"layers": "all", "pictures": 4},)
 
-    def run_instead(self, settings: TokencutSettings, as_json: bool) -> bool:
+    def run_instead(self, settings: TokencutSettings, dry_run: bool, as_json: bool) -> bool:
         if not settings.images:
             return False
+        if dry_run:
+            raise UsageError("--dry-run goes with --dataset, not with --images")
 
         import json
 
