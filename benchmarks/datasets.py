@@ -1,13 +1,13 @@
-"""What it costs to open data sets of the official sizes, and what cores `verify --full` uses.
+"""Time and memory to open data sets of the official sizes, and cores used by `verify --full`.
 
     python benchmarks/datasets.py [--images 2000]
 
-    cocostuff   open 118,287 pairs of image and mask (a tree of links to one file of each)
-    json        the boxes of a COCO file like instances_train2014.json, at first and second start,
-                against json.load of the same file
-    verify      decode images and masks the size of PASCAL VOC's, against one thread doing the same
+    cocostuff   open 118,287 pairs of image and mask (hard links to one file of each)
+    json        boxes of an annotation file like COCO's instances_train2014.json, first and second
+                time, compared with json.load of the same file
+    verify      decode images and masks of PASCAL VOC's size, compared with a single thread
 
-The first two run in processes of their own, so that their peak memory is theirs.
+The first two run in processes of their own, to measure their peak memory.
 """
 
 import argparse
@@ -31,7 +31,7 @@ HERE = Path(__file__)
 
 
 def links(folder: Path, names: list[str], target: Path) -> None:
-    """A file system allows some ten thousand links to one file: several copies of it."""
+    """Hard links to a few copies: file systems limit the number of links to one file."""
     folder.mkdir(parents=True)
     for i, name in enumerate(names):
         if i % 20_000 == 0:
@@ -41,7 +41,7 @@ def links(folder: Path, names: list[str], target: Path) -> None:
 
 
 def photo_and_mask(folder: Path, seed: int, name: str) -> None:
-    """A crop of a real photograph of 500×375 pixels, and a palette mask of its bright parts."""
+    """A crop of a photograph, resized to 500×375, and a palette mask by brightness."""
     photos = (data.chelsea, data.coffee, data.astronaut, data.rocket)
     pixels = photos[seed % len(photos)]()
     top, left = np.random.default_rng(seed).integers(0, 60, 2)
@@ -78,17 +78,17 @@ def open_cocostuff(root: Path) -> dict[str, float]:
     dataset[0].mask()
     done = time.perf_counter()
     sample.fingerprint()
-    named = time.perf_counter()
+    fingerprinted = time.perf_counter()
     return {
         "pairs": len(dataset),
         "open_seconds": opened - started,
         "sample_of_3000_seconds": done - opened,
-        "fingerprint_of_3000_seconds": named - done,
+        "fingerprint_of_3000_seconds": fingerprinted - done,
     }
 
 
 def make_json(path: Path) -> None:
-    """As many images, boxes and bytes as COCO's file of 2014."""
+    """As many images, boxes and bytes as in COCO's file of 2014."""
     random = np.random.default_rng(0)
     with path.open("w") as file:
         file.write('{"info": {"year": 2014}, "images": [')
@@ -136,7 +136,7 @@ def open_json(path: Path) -> dict[str, float]:
     return {"bytes": path.stat().st_size, "seconds": time.perf_counter() - started}
 
 
-def in_a_process(work: str, path: Path, cache: Path) -> dict[str, float]:
+def in_new_process(work: str, path: Path, cache: Path) -> dict[str, float]:
     answer = subprocess.run(
         [sys.executable, HERE, "--work", work, path],
         env=os.environ | {"SKIPBENCH_CACHE": str(cache)},
@@ -144,18 +144,17 @@ def in_a_process(work: str, path: Path, cache: Path) -> dict[str, float]:
         text=True,
         check=True,
     )
-    found: dict[str, float] = json.loads(answer.stdout)
-    return found
+    return json.loads(answer.stdout)
 
 
 def cpu_seconds() -> float:
-    """Of this process and of those it has waited for."""
+    """Of this process and its finished children."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 
 
 def verify_ratio(root: Path, images: int) -> None:
-    """Against one thread that looks into a quarter of them, in turns; and how many cores work."""
+    """Compared with one thread that decodes a quarter of them, in turns; and cores in use."""
     from skipbench.datasets import open_dataset
     from skipbench.datasets.common.verify import check_image, verify
     from skipbench.engine import progress
@@ -201,16 +200,20 @@ def main() -> None:
         root = Path(temporary)
         make_cocostuff(root / "stuff")
         for _ in range(2):
-            found = in_a_process("cocostuff", root / "stuff", root / "cache")
+            found = in_new_process("cocostuff", root / "stuff", root / "cache")
             print(
                 f"cocostuff   {found['pairs']:,} pairs opened in {found['open_seconds']:.2f} s, "
-                f"3,000 of them drawn in {found['sample_of_3000_seconds']:.2f} s and fingerprinted "
+                f"3,000 of them sampled in {found['sample_of_3000_seconds']:.2f} s, fingerprinted "
                 f"in {found['fingerprint_of_3000_seconds']:.2f} s, peak "
                 f"{found['peak_bytes'] / 1e6:.0f} MB"
             )
         make_json(root / "instances.json")
-        for work, start in (("json", "first"), ("json", "second"), ("json.load", "json.load")):
-            found = in_a_process(work, root / "instances.json", root / "cache")
+        for work, start in (
+            ("json", "first time"),
+            ("json", "second time"),
+            ("json.load", "json.load"),
+        ):
+            found = in_new_process(work, root / "instances.json", root / "cache")
             print(
                 f"json        {found['bytes'] / 1e6:.0f} MB, {start}: "
                 f"{found['seconds']:.2f} s, peak {found['peak_bytes'] / 1e6:.0f} MB"

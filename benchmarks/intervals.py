@@ -1,19 +1,19 @@
-"""How often 95 % intervals hold the truth, and how fast a comparison is.
+"""Coverage of the 95 % intervals, and the speed of a comparison.
 
-    python benchmarks/intervals.py coverage   # simulated worlds whose true mIoU is known
-    python benchmarks/intervals.py speed      # against one resample after another, and scipy
+    python benchmarks/intervals.py coverage   # simulated populations with known true mIoU
+    python benchmarks/intervals.py speed      # compared with one resample at a time, and scipy
 
-In a simulated world 20,000 images have counts by class: a background, one or two of 20 classes
-whose frequency falls off exponentially. Some images are hard for both models. So many of them are
-drawn, again and again.
+A simulated population has 20,000 images, each with counts by class: a background, and one or two of
+20 classes with exponentially decreasing frequency. Some images are hard for both models. Coverage
+is the share of random samples whose interval contains the true value.
 """
 
 import argparse
-import time
 from statistics import median
 
 import numpy as np
-from scipy.stats import bootstrap as scipys
+from _shared import divide, seconds
+from scipy.stats import bootstrap as scipy_bootstrap
 
 from skipbench.metrics.intervals import (
     bca_interval,
@@ -25,59 +25,60 @@ from skipbench.metrics.intervals import (
 )
 from skipbench.metrics.segmentation import miou_percent
 
-WORLD, CLASSES = 20_000, 21
+POPULATION, CLASSES = 20_000, 21
 
 
-def world(rng: np.random.Generator, rare: float) -> tuple[np.ndarray, np.ndarray]:
-    """(images, 3, classes) of two models. rare: the rarest class is exp(-rare) as frequent as the
-    most frequent one."""
+def population(rng: np.random.Generator, rare: float) -> tuple[np.ndarray, np.ndarray]:
+    """(images, 3, classes) of two models. rare: the frequency of the rarest class is exp(-rare)
+    times that of the most frequent one."""
     share = np.exp(-np.linspace(0, rare, CLASSES - 1))
-    order = np.log(share) + rng.gumbel(size=(WORLD, CLASSES - 1))
+    order = np.log(share) + rng.gumbel(size=(POPULATION, CLASSES - 1))
     two = np.argsort(-order, axis=1)[:, :2] + 1
-    true = np.zeros((WORLD, CLASSES))
-    rows = np.arange(WORLD)
-    true[rows, two[:, 0]] = rng.lognormal(9, 1, WORLD)
-    second = rng.random(WORLD) < 0.5
+    true = np.zeros((POPULATION, CLASSES))
+    rows = np.arange(POPULATION)
+    true[rows, two[:, 0]] = rng.lognormal(9, 1, POPULATION)
+    second = rng.random(POPULATION) < 0.5
     true[rows[second], two[second, 1]] = rng.lognormal(9, 1, second.sum())
     true[:, 0] = np.maximum(50_000 - true.sum(1), 1000)
-    skill = rng.normal(0.8, 0.9, (1, CLASSES)) + rng.normal(0, 0.6, (WORLD, 1))
-    return tuple(_seen_by(rng, true, skill + gain) for gain in (0.0, 0.15))  # type: ignore[return-value]
+    skill = rng.normal(0.8, 0.9, (1, CLASSES)) + rng.normal(0, 0.6, (POPULATION, 1))
+    return predictions(rng, true, skill), predictions(rng, true, skill + 0.15)
 
 
-def _seen_by(rng: np.random.Generator, true: np.ndarray, skill: np.ndarray) -> np.ndarray:
-    """Wrong pixels of objects go to the background or a random class, those of it to a class."""
-    right = true / (1 + np.exp(-skill - rng.normal(0, 0.7, true.shape)))
-    wrong = true - right
-    predicted = right.copy()
+def predictions(rng: np.random.Generator, true: np.ndarray, skill: np.ndarray) -> np.ndarray:
+    """Misclassified object pixels go to the background or a random class, background to a class."""
+    correct = true / (1 + np.exp(-skill - rng.normal(0, 0.7, true.shape)))
+    wrong = true - correct
+    predicted = correct.copy()
     rows = np.arange(len(true))
     objects = wrong[:, 1:].sum(1)
     predicted[:, 0] += 0.7 * objects
     predicted[rows, rng.integers(0, CLASSES, len(true))] += 0.3 * objects
     predicted[rows, rng.integers(1, CLASSES, len(true))] += wrong[:, 0]
-    return np.stack([right, predicted, true], axis=1).round().astype(np.int64)
+    return np.stack([correct, predicted, true], axis=1).round().astype(np.int64)
 
 
 def coverage(draws: int) -> None:
-    print(f"share of {draws} intervals that hold the truth, in percent")
+    print(f"percent of {draws} intervals that contain the true value")
     print("                     one model           difference of two")
     print("rare  images   percentile   BCa    percentile   BCa")
     for rare in (0.5, 3.0):
         rng = np.random.default_rng(0)
-        a, b = world(rng, rare)
+        a, b = population(rng, rare)
         truth_a, truth_b = miou_percent(a.sum(0)), miou_percent(b.sum(0))
         for images in (80, 400, 1449, 5000):
-            held = np.zeros(4)
+            covered = np.zeros(4)
             for draw in range(draws):
-                chosen = rng.integers(WORLD, size=images)
-                held += _held(a[chosen], b[chosen], float(truth_a), float(truth_b), draw)
-            one, other, third, fourth = 100 * held / draws
+                chosen = rng.integers(POPULATION, size=images)
+                covered += contains(a[chosen], b[chosen], float(truth_a), float(truth_b), draw)
+            one, bca, difference, bca_difference = 100 * covered / draws
             print(
-                f"{rare:4.1f}  {images:6d}   {one:10.1f} {other:5.1f}"
-                f"    {third:10.1f} {fourth:5.1f}"
+                f"{rare:4.1f}  {images:6d}   {one:10.1f} {bca:5.1f}"
+                f"    {difference:10.1f} {bca_difference:5.1f}"
             )
 
 
-def _held(a: np.ndarray, b: np.ndarray, truth_a: float, truth_b: float, seed: int) -> list[bool]:
+def contains(a: np.ndarray, b: np.ndarray, truth_a: float, truth_b: float, seed: int) -> list[bool]:
+    """Whether each of the four intervals contains the true value."""
     weights = resample_weights(len(a), 1000, seed)
     drawn_a, drawn_b = (bootstrap(counts, miou_percent, weights) for counts in (a, b))
     left_a, left_b = (leave_one_out(counts, miou_percent) for counts in (a, b))
@@ -92,7 +93,7 @@ def _held(a: np.ndarray, b: np.ndarray, truth_a: float, truth_b: float, seed: in
 
 
 def speed(rounds: int, images: int = 1449, resamples: int = 2000) -> None:
-    a, b = (counts[:images] for counts in world(np.random.default_rng(0), 2.0))
+    a, b = (counts[:images] for counts in population(np.random.default_rng(0), 2.0))
 
     def ours() -> None:
         weights = resample_weights(images, resamples, 0)
@@ -111,7 +112,7 @@ def speed(rounds: int, images: int = 1449, resamples: int = 2000) -> None:
         def difference(chosen: np.ndarray, axis: int = -1) -> np.ndarray:
             return miou_percent(b[chosen].sum(-3)) - miou_percent(a[chosen].sum(-3))
 
-        scipys(
+        scipy_bootstrap(
             (np.arange(images),), difference, n_resamples=resamples, batch=50, vectorized=True,
             method="percentile", rng=np.random.default_rng(0),
         )  # fmt: skip
@@ -119,15 +120,13 @@ def speed(rounds: int, images: int = 1449, resamples: int = 2000) -> None:
     times: dict[str, list[float]] = {"ours": [], "one by one": [], "scipy": []}
     for _ in range(rounds):
         for name, run in (("ours", ours), ("one by one", one_by_one), ("scipy", with_scipy)):
-            started = time.perf_counter()
-            run()
-            times[name].append(time.perf_counter() - started)
+            times[name].append(seconds(run))
     size = f"{images:,} images × {CLASSES} classes"
     print(f"{resamples:,} resamples of {size}, two models, {rounds} turns")
     print(f"ours {median(times['ours']):.3f} s")
     for name in ("one by one", "scipy"):
-        ratios = [x / y for x, y in zip(times[name], times["ours"], strict=True)]
-        print(f"{name}: {median(ratios):.0f} times that ({min(ratios):.0f} to {max(ratios):.0f})")
+        ratios = divide(times[name], times["ours"])
+        print(f"{name}: {median(ratios):.0f} × ours ({min(ratios):.0f} to {max(ratios):.0f})")
 
 
 def main() -> None:

@@ -297,11 +297,12 @@ def loss(options: argparse.Namespace, folder: Path) -> None:
     for layers in LAYERS:
         some, every = found[layers, 1024], found[layers, "all"]
         differences = [a - b for a, b in zip(some, every, strict=True)]
-        error = statistics.stdev(differences) / len(differences) ** 0.5
+        mean, seeds = statistics.mean(differences), len(differences)
+        error = statistics.stdev(differences) / seeds**0.5
         print(
             f"{layers}: mIoU {statistics.mean(some):.2f} with 1,024 pixels, "
-            f"{statistics.mean(every):.2f} with all; "
-            f"difference {statistics.mean(differences):+.2f} ± {error:.2f} (standard error over {len(differences)} seeds; "
+            f"{statistics.mean(every):.2f} with all; difference {mean:+.2f} ± {error:.2f} "
+            f"(standard error over {seeds} seeds; "
             f"standard deviation over seeds {statistics.stdev(every):.2f})"
         )
 

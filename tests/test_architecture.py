@@ -39,7 +39,7 @@ ALLOWED = {
 # Methods are pure: arrays in, arrays out; no model, no file, no flag.
 PURE = {"metrics", "records", "errors", "engine", "evaluations"}
 METHODS = [
-    "prefetch", "segmentation/class_map", "segmentation/pixels", "segmentation/scores",
+    "segmentation/class_map", "segmentation/pixels", "segmentation/scores", "segmentation/tokens",
     "probe/method", "probe/heads", "probe/training", "knn/method", "knn/bank", "cluster/method",
     "tokencut/method", "tokencut/graph", "tokencut/eigenvector", "tokencut/lost",
     "tokencut/objects", "pca/method",

@@ -95,7 +95,7 @@ def compare(settings: CompareSettings, as_json: bool) -> None:
 
 
 def _draw(pair: "Paired", settings: CompareSettings) -> Path:
-    from skipbench.results.compare_pictures import draw_comparison
+    from skipbench.results.compare import draw_comparison
 
     name = f"{pair.a[0].result.id}-{pair.b[0].result.id.rpartition('-')[2]}"
     return draw_comparison(

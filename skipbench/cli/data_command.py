@@ -10,7 +10,7 @@ import typer
 from skipbench.cli.generated import add_command
 from skipbench.console import page
 from skipbench.errors import UsageError
-from skipbench.evaluations.segmentation.settings import SegmentationSettings
+from skipbench.evaluations.segmentation import SegmentationSettings
 from skipbench.settings import Settings, parsers, same_as, setting
 from skipbench.settings.declaration import DATA, OUTPUT
 from skipbench.settings.groups import DataSettings
@@ -27,7 +27,7 @@ SHOWN = 10  # problems of a split
 
 @dataclass(frozen=True, kw_only=True)
 class RootSettings(Settings):
-    data_root: str | None = same_as(DataSettings, "data_root", None)
+    data_root: str | None = same_as(DataSettings, "data_root", None, panel=DATA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +171,9 @@ def verify(settings: VerifySettings, as_json: bool) -> None:
     something is wrong.
 
     folder:PATH is a data set of your own: PATH/images/ with PATH/masks/ (PNG whose values are the
-    classes that PATH/classes.txt lists, one a line; 255 is ignored), and/or PATH/boxes.csv (image,
-    xmin,ymin,xmax,ymax) or a COCO .json. Splits are sub-folders (images/train/, masks/train/) or
-    lists (PATH/train.txt).
+    classes listed in PATH/classes.txt, one per line; 255 is ignored), or PATH/boxes.csv
+    (image,xmin,ymin,xmax,ymax) or a COCO .json, or both. Splits are sub-folders (images/train/,
+    masks/train/) or lists (PATH/train.txt).
     """
     from skipbench.datasets.common.verify import verify as verify_dataset
     from skipbench.errors import DataError
@@ -226,7 +226,7 @@ def _verdict(split: "SplitReport") -> str:
 def show(settings: SheetSettings) -> None:
     """Draw some images with their masks or boxes, in the data set's colours."""
     from skipbench.datasets import open_dataset
-    from skipbench.drawing.dataset_sheet import dataset_sheet
+    from skipbench.drawing.sheet import dataset_sheet
     from skipbench.drawing.sheet import save
     from skipbench.files import ensure_writable
 

@@ -10,7 +10,7 @@ import typer
 from skipbench.cli.generated import add_command
 from skipbench.errors import UsageError
 from skipbench.records import TENSORS
-from skipbench.settings import parsers, setting
+from skipbench.settings import parsers, same_as, setting
 from skipbench.settings.declaration import DATA, WHAT
 from skipbench.settings.groups import (
     CheckpointSettings,
@@ -45,6 +45,7 @@ class ExtractSettings(CheckpointSettings, DataSettings, StoredFeatureSettings):
         parse=parsers.choices(*TENSORS), panel=WHAT, metavar="TENSOR", several=True,
     )  # fmt: skip
     size: str = size("448", panel=WHAT)
+    data_root: str | None = same_as(DataSettings, "data_root", None, panel=DATA)
     split: str | None = setting(
         None, help="Split of the data set.", parse=parsers.text, panel=DATA, metavar="NAME",
         default_text="val, or the only one",
@@ -55,6 +56,7 @@ class ExtractSettings(CheckpointSettings, DataSettings, StoredFeatureSettings):
     seed: int = setting(
         0, help="Random seed of that subset.", parse=parsers.integer(0), panel=DATA, metavar="N"
     )
+    in_memory: bool = same_as(StoredFeatureSettings, "in_memory", False, hidden=True)
 
     def check(self) -> None:
         super().check()

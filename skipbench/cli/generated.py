@@ -60,7 +60,9 @@ def add_command(
         made = settings.make(values_of(settings, given))
         act(made, **{flag: given[flag] for flag in flags})
 
-    command.__name__, command.__doc__ = name, doc or inspect.getdoc(act)
+    paragraphs = (doc or inspect.getdoc(act) or "").split("\n\n")
+    command.__doc__ = "\n\n".join(" ".join(part.split()) for part in paragraphs)  # Typer wraps them
+    command.__name__ = name
     command = with_exit_codes(command, keeps)
     command.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     command.__annotations__ = {key: one.annotation for key, one in parameters.items()}

@@ -42,7 +42,7 @@ def add_to(parent: typer.Typer) -> None:
 def list_(settings: ResultsSettings, as_json: bool) -> None:
     """List records, newest last."""
     from skipbench.results.read import read_results
-    from skipbench.results.where import only, parse_where
+    from skipbench.results.scores import only, parse_where
 
     stored = read_results(settings.results, strict=settings.strict)
     found = only(stored, parse_where(settings.where))

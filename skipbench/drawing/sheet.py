@@ -1,28 +1,82 @@
-"""Sheets of images with captions and a legend."""
+"""Images with masks and boxes over them, and sheets of them with captions and a legend.
+
+Images are HWC uint8, masks HW uint8 with 255 = ignore.
+"""
 
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from skipbench.drawing.figure import (
-    LINE,
-    Page,
-    ending,
-    rasterize,
-    style,
-    text_width,
-    wrapped,
-)
-from skipbench.drawing.overlays import Colour
+from skipbench.drawing.figure import LINE, Page, ending, rasterize, style, text_width, wrapped
 from skipbench.files import write_whole
+from skipbench.images import IGNORED, resize, resize_boxes, target_hw
+from skipbench.records import Side
 
+if TYPE_CHECKING:
+    from skipbench.datasets import Dataset, Item
+
+Colour = tuple[int, int, int]  # RGB, 0-255
+
+PAPER = (255, 255, 255)
+UNLABELLED = (224, 224, 224)
+BOX_COLOURS = ((230, 57, 70), (29, 120, 116), (244, 162, 97), (69, 123, 157), (106, 76, 147))
+BOXED_HEIGHT = 320
 MARGIN, ENTRY, TITLE_SIZE, SIZE = 12, 20, 14, 12  # pixels
 OUTLINE = (110, 110, 110)
+
+
+def paint(mask: np.ndarray, colours: Sequence[Colour]) -> np.ndarray:
+    """HW classes → HWC uint8; ignored pixels light grey."""
+    table = np.full((256, 3), UNLABELLED, np.uint8)
+    table[: len(colours)] = colours
+    table[IGNORED] = UNLABELLED
+    return table[mask]
+
+
+def hues(count: int) -> np.ndarray:
+    """(count, 3) uint8: distinct colours for classes without a palette; neighbours differ most."""
+    number = np.arange(count)
+    hue, light = number * 0.618034 % 1, np.array([0.95, 0.7, 0.5])[number // 7 % 3]
+    thirds = np.array([0, 1 / 3, 2 / 3])
+    wheel = np.abs((hue[:, None] + thirds) % 1 * 6 - 3).clip(1, 2) - 1
+    return np.round(255 * light[:, None] * (0.25 + 0.75 * wheel)).astype(np.uint8)
+
+
+def blend(image: np.ndarray, over: np.ndarray, share: float = 0.6) -> np.ndarray:
+    return (image * (1 - share) + over * share).round().astype(np.uint8)
+
+
+def draw_boxes(
+    image: np.ndarray,
+    boxes_xyxy: np.ndarray,
+    names: Sequence[str],
+    colours: dict[str, Colour] | None = None,
+) -> np.ndarray:
+    """Two-pixel frames with names. A new name is added to `colours`, so that images can share it.
+
+    boxes_xyxy: (n, 4), half-open.
+    """
+    canvas = Image.fromarray(image)
+    draw = ImageDraw.Draw(canvas)
+    colours = {} if colours is None else colours
+    font = ImageFont.load_default(11)
+    for (x0, y0, x1, y1), name in zip(boxes_xyxy.tolist(), names, strict=True):
+        colour = colours.setdefault(name, BOX_COLOURS[len(colours) % len(BOX_COLOURS)])
+        corners = (x0, y0, max(x0, x1 - 1), max(y0, y1 - 1))
+        draw.rectangle(corners, outline=colour, width=2)
+        place = (x0 + 3, y0 + 2)
+        draw.rectangle(draw.textbbox(place, name, font), fill=colour)
+        draw.text(place, name, PAPER, font)
+    return np.asarray(canvas)
+
+
+# -- sheets
 
 
 @dataclass(frozen=True)
@@ -87,3 +141,44 @@ def _of_height(picture: np.ndarray, height: int) -> Image.Image:
     scale = min(height / image.height, 3 * height / image.width)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     return image.resize(size, Image.Resampling.LANCZOS)
+
+
+# -- data sets
+
+
+def dataset_sheet(data: "Dataset") -> Image.Image:
+    """Every image with its mask beside it, or with its boxes on it."""
+    if data.labels is None:
+        colours: dict[str, Colour] = {}
+        boxed = data.kind != "images"
+        cells = [_with_boxes(item, boxed, colours) for item in data]
+        return sheet(_in_rows(cells), height=BOXED_HEIGHT)
+    cells, seen = [], set[int]()
+    for item in data:
+        image, mask = item.read(), item.mask()
+        seen |= set(np.unique(mask).tolist())
+        cells += [Cell(image, item.name), Cell(blend(image, paint(mask, data.labels.colours)))]
+    return sheet(_in_rows(cells), legend_of(data, seen))
+
+
+def legend_of(data: "Dataset", seen: set[int]) -> list[tuple[str, Colour]]:
+    """Name and colour of each class seen, and of ignored pixels if there are any."""
+    assert data.labels is not None
+    names = zip(data.classes, data.labels.colours, strict=True)
+    legend = [key for i, key in enumerate(names) if i in seen]
+    return legend + ([("ignored", UNLABELLED)] if IGNORED in seen else [])
+
+
+def _in_rows(cells: Sequence[Cell]) -> list[Sequence[Cell]]:
+    return [cells[i : i + 4] for i in range(0, len(cells), 4)]
+
+
+def _with_boxes(item: "Item", boxed: bool, colours: dict[str, Colour]) -> Cell:
+    """Drawn at the size at which it is shown, so that names can be read."""
+    image = item.read()
+    if not boxed and item.read_boxes is None:
+        return Cell(image, item.name)
+    boxes, old_hw = item.boxes(), image.shape[:2]
+    image = resize(image, target_hw(old_hw, Side("long", round(1.4 * BOXED_HEIGHT))))
+    xyxy = resize_boxes(boxes.xyxy, old_hw, image.shape[:2])
+    return Cell(draw_boxes(image, xyxy, boxes.classes, colours), item.name)

@@ -1,8 +1,8 @@
-"""faiss: nearest neighbours and k-means, on GPUs where there are any. Nothing else imports it.
+"""faiss: nearest neighbours and k-means, on GPUs where available. Nothing else imports it.
 
-Its two builds, faiss-cpu and faiss-gpu, install one module and overwrite each other; taking one of
-two away leaves a folder without a module. `load` tells these states apart, and the way out of each.
-All that goes in is checked: of NaN, faiss makes neighbours.
+Its two builds, faiss-cpu and faiss-gpu, install the same module and overwrite each other;
+uninstalling one of them leaves a folder without a module. `load` recognises these states and says
+how to repair each. All input is checked: faiss finds neighbours even for NaN.
 """
 
 import importlib
@@ -22,23 +22,25 @@ log = logging.getLogger("skipbench")
 BUILDS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu11", "faiss-gpu-cu12", "faiss-gpu-cuvs", "faiss")
 
 PIECE = 65_536  # rows
-LISTS = 2  # times the root of the bank's size
-POINTS_A_LIST = 50  # that the lists are learnt from
-FEWEST_POINTS = 16_384  # as product quantisers need
-TURNS = 10  # of k-means, for lists
-RECALL = 0.98  # that as many lists are searched for
-MOST_ON_GPU = 2048  # lists that faiss can search there
-LEAST_GAIN = 0.002  # of recall, by twice as many
+LISTS = 2  # times the square root of the bank's size
+POINTS_A_LIST = 50  # training tokens per list
+FEWEST_POINTS = 16_384  # training tokens, which product quantisers need
+TURNS = 10  # iterations of k-means, for lists
+RECALL = 0.98  # as many lists are searched as this needs
+MOST_ON_GPU = 2048  # lists that faiss can search on a GPU
+LEAST_GAIN = 0.002  # in recall, from doubling the lists searched
 
-Pieces = Callable[[], Iterable[np.ndarray]]  # the rows of a bank in order, anew at every call
-Neighbours = tuple[np.ndarray, np.ndarray]  # (queries, k): similarities, falling, and numbers
+Pieces = Callable[[], Iterable[np.ndarray]]  # iterates over the rows of a bank, in order
+Neighbours = tuple[
+    np.ndarray, np.ndarray
+]  # (queries, k): similarities, descending, and row numbers
 
 
 # -- the module
 
 
 def builds() -> dict[str, str]:
-    """What is installed, whether it works or not: {"faiss-cpu": "1.15.1"}."""
+    """Installed builds, working or not: {"faiss-cpu": "1.15.1"}."""
     found = {}
     for name in BUILDS:
         try:
@@ -49,17 +51,17 @@ def builds() -> dict[str, str]:
 
 
 def state() -> str:
-    """For people: the build and its version, or what is wrong."""
+    """For display: the build and its version, or what is wrong."""
     try:
         load()
     except UsageError as error:
         return ". ".join(line.rstrip(".") for line in str(error).splitlines())
-    told = [f"{name} {version}" for name, version in builds().items()]
-    return ", ".join(told) or "faiss, of which pip knows nothing"
+    found = [f"{name} {version}" for name, version in builds().items()]
+    return ", ".join(found) or "faiss, not installed by pip"
 
 
 def load() -> Any:
-    """The module; a broken or missing one is an error that says how to repair it."""
+    """The module; if it is missing or broken, an error that says how to repair it."""
     installed = builds()
     if len(installed) > 1:
         names = " ".join(installed)
@@ -73,20 +75,22 @@ def load() -> Any:
         if error.name != "faiss":
             raise _damaged(installed, str(error)) from None
         module = None
-    except Exception as error:  # a library that is not there, a numpy of another kind
+    except Exception as error:  # a missing library, an incompatible numpy
         raise _damaged(installed, f"{type(error).__name__}: {error}".splitlines()[0]) from None
     if hasattr(module, "IndexFlatIP"):
         return module
-    sys.modules.pop("faiss", None)  # repaired, it is found in this very process
+    sys.modules.pop("faiss", None)  # so that it is found in this process once repaired
     if module is not None and not hasattr(module, "__path__"):
-        raise UsageError(f"{module.__file__} is imported as faiss, and is not it: rename it")
+        raise UsageError(f"{module.__file__} is imported instead of faiss: rename it")
     if module is not None or installed:
         left = ", ".join(map(str, getattr(module, "__path__", [])))
         names = " and ".join(installed) or "it"
-        gone = f"{names} is said to be installed, but the module is not there"
-        raise _damaged(installed, f"a folder is left, without the module: {left}" if left else gone)
+        gone = f"{names} is installed according to pip, but the module is missing"
+        raise _damaged(
+            installed, f"only its folder is left, without the module: {left}" if left else gone
+        )
     raise UsageError(
-        "faiss is not installed, and neighbours and clusters need it.\n"
+        "faiss is not installed; knn and cluster need it.\n"
         f"Install it: pip install {_wanted(installed)}   (faiss-cpu or faiss-gpu, never both)"
     )
 
@@ -99,7 +103,7 @@ def _damaged(installed: dict[str, str], why: str) -> UsageError:
 
 
 def _wanted(installed: dict[str, str]) -> str:
-    """The one that is there; where there are two or none, the one for this machine."""
+    """The installed build; if there are two or none, the one for this machine."""
     if len(installed) == 1:
         return next(iter(installed))
     import torch
@@ -109,7 +113,7 @@ def _wanted(installed: dict[str, str]) -> str:
 
 
 def gpus(device: Any) -> int:
-    """On how many a model on this device may have its neighbours sought."""
+    """Number of GPUs to search on, for a model on this device."""
     faiss = load()
     if not str(device).startswith("cuda"):
         return 0
@@ -121,7 +125,7 @@ def gpus(device: Any) -> int:
 
 @cache
 def warn_of_cpu_build() -> None:
-    log.warning("this faiss has no GPU support: neighbours are sought on the CPU (see README)")
+    log.warning("this faiss has no GPU support; searching on the CPU (`skipbench manual faiss`)")
 
 
 def checked(rows: np.ndarray) -> np.ndarray:
@@ -129,7 +133,7 @@ def checked(rows: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(rows, np.float32)
     if not np.isfinite(rows).all():
-        raise NumbersError("NaN or Inf among the tokens: there is no distance to them")
+        raise NumbersError("NaN or Inf in the tokens")
     return rows
 
 
@@ -137,7 +141,7 @@ def checked(rows: np.ndarray) -> np.ndarray:
 
 
 class Flat:
-    """All of the bank, exactly. On the CPU in an array of ours, so that nothing is held twice."""
+    """Exact search of the whole bank. On the CPU in an array of our own, so there is no copy."""
 
     def __init__(
         self,
@@ -160,7 +164,7 @@ class Flat:
             else:
                 index.add(piece)
             start += len(piece)
-        assert start == count, f"{start} rows came, {count} were told of"
+        assert start == count, f"{start} rows, expected {count}"
         self.index = None if index is None else _placed(index, half=dtype == "float16")
 
     def search(self, queries: np.ndarray, k: int) -> Neighbours:
@@ -176,7 +180,7 @@ class Flat:
 
 
 class Best:
-    """The nearest so far, of a bank that comes in pieces."""
+    """The nearest so far, of a bank that arrives in pieces."""
 
     def __init__(self, k: int) -> None:
         self.k, self.seen = k, 0
@@ -201,11 +205,12 @@ def _merged(parts: list[Neighbours], k: int) -> Neighbours:
 
 
 class Lists:
-    """The bank in lists of tokens that lie together; only the lists nearest to a query are read.
+    """An inverted file (IVF): the bank in lists of similar tokens, of which only those nearest to a
+    query are searched.
 
-    As many lists as the exact neighbours of half of the `probes` ask for; `recall` is what is found
-    of those of the other half. However many neighbours will be sought, it is settled with
-    `usual_k`: figures do not depend on what else was asked for.
+    How many are searched is chosen with the exact neighbours of one half of the `probes`; `recall`
+    is measured on the other half. It is always chosen for `usual_k` neighbours, so results do not
+    depend on which other k are evaluated.
     """
 
     def __init__(
@@ -236,7 +241,7 @@ class Lists:
             for best in exact.values():
                 best.add(self.faiss, self.probes, piece)
         self.exact = {many: best.found()[1] for many, best in exact.items()}
-        self.on_gpus = on_gpus > 0 and not quantised  # there faiss has no quantiser this fine
+        self.on_gpus = on_gpus > 0 and not quantised  # faiss on GPUs has no quantiser this fine
         self.index = _placed(index, half=True) if self.on_gpus else index
 
         def recall_of(lists: int) -> float:
@@ -253,11 +258,11 @@ class Lists:
         if quantised:
             index.pq.cp.niter, index.pq.cp.min_points_per_centroid = TURNS, 1
             index.pq.cp.max_points_per_centroid = FEWEST_POINTS // 256
-            index.do_polysemous_training = False  # for a search that is not ours; it takes minutes
+            index.do_polysemous_training = False  # for another kind of search; it takes minutes
         return index
 
     def recall(self, k: int) -> float:
-        """Share of the exact k nearest that are found, of probes that settled nothing."""
+        """Share of the exact k nearest that are found, for probes not used to choose the lists."""
         return self._found_of(slice(len(self.probes) > 1, None, 2), k)
 
     def _found_of(self, which: slice, k: int) -> float:
@@ -277,8 +282,7 @@ class Lists:
 
 
 def lists_to_search(most: int, on_gpus: bool, recall_of: Callable[[int], float]) -> int:
-    """Twice as many until enough is found, or no more than before: bytes that are too few do not
-    become more by looking at all lists."""
+    """Double them until the recall suffices or stops growing: quantisation limits it, too."""
     most = min(most, MOST_ON_GPU) if on_gpus else most
     lists, before = min(8, most), 0.0
     while True:
@@ -289,12 +293,12 @@ def lists_to_search(most: int, on_gpus: bool, recall_of: Callable[[int], float])
 
 
 def _or_none(near: np.ndarray, number: np.ndarray) -> Neighbours:
-    """A similarity of -inf, and -1 as its number, where there are fewer than k."""
+    """Similarity -inf and number -1 where there are fewer than k."""
     return np.where(number < 0, -np.inf, near).astype(np.float32), number
 
 
 def sample_rows(pieces: Pieces, count: int, width: int, most: int, seed: int) -> np.ndarray:
-    """At random, without holding the whole; never more than a gigabyte."""
+    """A random sample, without the whole bank in memory; at most a gigabyte."""
     most = min(most, 10**9 // (4 * width))
     wanted = np.arange(count)
     if count > most:
@@ -315,7 +319,7 @@ def _placed(index: Any, half: bool) -> Any:
     options = faiss.GpuMultipleClonerOptions()
     options.shard, options.useFloat16 = True, half
     if hasattr(options, "use_cuvs"):
-        options.use_cuvs = False  # it has no lists of float16 numbers
+        options.use_cuvs = False  # it does not support float16 lists
     return faiss.index_cpu_to_all_gpus(index, co=options)
 
 
@@ -325,8 +329,8 @@ def _placed(index: Any, half: bool) -> Any:
 def k_means(
     rows: np.ndarray, clusters: int, seed: int, turns: int, redo: int = 1, on_gpus: int = 0
 ) -> tuple[np.ndarray, float]:
-    """(clusters, width) float32 centroids, and the mean squared distance to them. It begins with
-    random rows, as faiss does. redo: the best of so many."""
+    """(clusters, width) float32 centroids, and the mean squared distance to them. Initialised with
+    random rows, as in faiss. redo: number of restarts; lowest inertia wins."""
     rows = checked(rows)
     if len(rows) < clusters:
         raise UsageError(

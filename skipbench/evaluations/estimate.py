@@ -10,7 +10,7 @@ from skipbench.datasets import Item
 from skipbench.engine.machine import peak_bytes
 from skipbench.engine.progress import duration
 from skipbench.evaluations.run import Cell, FeatureRun
-from skipbench.evaluations.segmentation.linear import normalised
+from skipbench.evaluations.segmentation.tokens import normalised
 from skipbench.features.build import DTYPES
 from skipbench.features.reader import Features
 from skipbench.features.source import compute

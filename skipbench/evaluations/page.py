@@ -1,33 +1,122 @@
-"""What an evaluation without a page of its own prints."""
+"""What evaluations print about their records; `show` is for those without a page of their own."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from skipbench.console import plain_table, wide_page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from skipbench.records import Result
 
+Key = TypeVar("Key")
+
+MOST_CLASSES = 30  # listed on the screen; all are in the record
+SCORES = ("mIoU", "95 % interval", "pAcc", "mAcc", "fwIoU")
+
 
 def show(run: Any, results: "Sequence[Result]") -> None:
-    console, evaluation = wide_page(), run.evaluation
-    first = results[0]
-    console.print(
-        f"\n[bold]{first.dataset['name']} {first.dataset['split']}[/bold], "
-        f"{first.dataset['images']:,} images"
-    )
-    console.print(f"{first.checkpoint['name']} ({first.checkpoint['residual']})", markup=False)
-    table = plain_table()
-    for name in ("layers", "seed", evaluation.metrics[first.metrics["headline"]], "95 % interval"):
-        table.add_column(name, justify="right", no_wrap=True)
+    console, first = wide_page(), results[0]
+    show_what(console, first)
+    headline = first.metrics["headline"]
+    table = numbers_table("layers", "seed", run.evaluation.metrics[headline], "95 % interval")
     for result in results:
-        ends, seed = result.metrics.get("interval"), result.protocol.get("seed")
+        seed = result.protocol.get("seed")
         table.add_row(
             result.features["layers"], "" if seed is None else str(seed),
-            f"{result.metrics[result.metrics['headline']]:.1f}",
-            f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else "–",
+            f"{result.metrics[headline]:.1f}", interval_words(result.metrics.get("interval")),
         )  # fmt: skip
     console.print(table)
+    show_where(console, results, run.settings.out)
+
+
+def show_what(console: Any, first: "Result", settings: str = "", training: str = "") -> None:
+    """The first lines of a page. training: the verb, where images were learnt from."""
+    dataset, checkpoint, learnt = first.dataset, first.checkpoint, first.training
+    partial = dataset["partial"] or (learnt is not None and learnt["partial"])
+    from_these = f"; {training} {learnt['images']:,} of {learnt['split']}" if learnt else ""
+    console.print(
+        f"\n[bold]{dataset['name']} {dataset['split']}[/bold], {dataset['images']:,} images"
+        f"{', partial' if partial else ''}{from_these}"
+    )
+    console.print(f"{checkpoint['name']} ({checkpoint['residual']})", markup=False)
+    if settings:
+        console.print(settings, markup=False)
+
+
+def show_where(console: Any, results: "Sequence[Result]", out: "Path") -> None:
+    console.print("\nrecords:", markup=False)
     for result in results:
-        console.print(f"record: {run.settings.out}/{result.id}.json", markup=False)
+        console.print(f"  {out}/{result.id}.json", markup=False)
+
+
+def show_spread(console: Any, what: str, group: "Sequence[Result]") -> None:
+    figure = spread_words([result.metrics["miou"] for result in group])
+    seeds = f"mean ± deviation over {len(group)} seeds"
+    console.print(f"\n[bold]{what}[/bold]: mIoU [bold]{figure}[/bold], {seeds}")
+
+
+def show_classes(console: Any, per_class: "dict[str, float | None]") -> None:
+    """Four classes a line, names and figures below each other; of very many, none."""
+    if len(per_class) > MOST_CLASSES:
+        return
+    table = plain_table(show_header=False)
+    for _ in range(4):
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, justify="right")
+    cells = [(name, "–" if iou is None else f"{iou:.1f}") for name, iou in per_class.items()]
+    for start in range(0, len(cells), 4):
+        table.add_row(*(text for pair in cells[start : start + 4] for text in pair), style="dim")
+    console.print(table)
+
+
+def numbers_table(*columns: str) -> Any:
+    table = plain_table()
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def scores_table(first: "Sequence[str]", rows: "Sequence[tuple[Sequence[str], Result]]") -> Any:
+    """A line for each record: what it is of, then its scores."""
+    table = numbers_table(*first, *SCORES)
+    for words, result in rows:
+        table.add_row(*words, *scores_words(result.metrics))
+    return table
+
+
+def scores_words(metrics: "Mapping[str, Any]") -> list[str]:
+    """In the order of SCORES."""
+    percent = [metrics[k] for k in ("miou", "pixel_accuracy", "mean_accuracy", "weighted_iou")]
+    miou, *others = (f"{value:.1f}" for value in percent)
+    return [miou, interval_words(metrics["interval"]), *others]
+
+
+def blocks_words(result: "Result") -> str:
+    blocks = result.features["blocks"]
+    return f"block{'s' if len(blocks) > 1 else ''} {', '.join(map(str, blocks))}"
+
+
+def interval_words(ends: "Sequence[float] | None") -> str:
+    return f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else "–"
+
+
+def spread_words(values: "Sequence[float]") -> str:
+    from statistics import mean, stdev
+
+    return f"{mean(values):.2f} ± {stdev(values):.2f}"
+
+
+def grouped(
+    results: "Sequence[Result]", key: "Callable[[Result], Key]"
+) -> "dict[Key, list[Result]]":
+    groups: dict[Key, list[Result]] = {}
+    for result in results:
+        groups.setdefault(key(result), []).append(result)
+    return groups
+
+
+def layers_of(result: "Result") -> str:
+    layers: str = result.features["layers"]
+    return layers

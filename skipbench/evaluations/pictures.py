@@ -19,8 +19,8 @@ import numpy as np
 from PIL import Image
 
 from skipbench.datasets import Dataset, Item
-from skipbench.drawing.dataset_sheet import legend_of
-from skipbench.drawing.overlays import blend, paint
+from skipbench.drawing.sheet import legend_of
+from skipbench.drawing.sheet import blend, paint
 from skipbench.drawing.sheet import Cell, save, sheet
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, unlike, write_whole

@@ -16,9 +16,9 @@ import numpy as np
 from skipbench.errors import DataError, UsageError
 from skipbench.files import ensure_writable, write_whole
 from skipbench.record_store import parse_json, read_arrays, write_arrays
-from skipbench.results.entries import Entry, differing, entries
+from skipbench.results.entries import Entry, differing, entries, grouped
 from skipbench.results.read import Source, read_results
-from skipbench.results.where import FACTS, fits, only, parse_where
+from skipbench.results.scores import FACTS, fits, only, parse_where
 
 SCHEMA = 1
 
@@ -63,13 +63,6 @@ def name_of(entry: Entry) -> str:
     data = f"{facts['dataset']} {facts['split']}"
     words = [facts["checkpoint"], facts["evaluation"], data, facts["features"], facts["protocol"]]
     return ", ".join(map(str, [*words, *entry.first.unusual_settings]))
-
-
-def by_name(found: Sequence[Entry]) -> dict[str, list[Entry]]:
-    groups: dict[str, list[Entry]] = {}
-    for entry in found:
-        groups.setdefault(name_of(entry), []).append(entry)
-    return groups
 
 
 def expected(entry: Entry, before: Baseline | None = None) -> Expected:
@@ -137,7 +130,7 @@ def make_baseline(
     prune: Mapping[str, set[str]] | None,
 ) -> Baseline:
     """Other scores of the one before are kept, unless they fit `prune`."""
-    groups = by_name(found)
+    groups = grouped(found, name_of)
     for name, group in groups.items():
         if len(group) > 1:
             raise UsageError(_ambiguous(name, group))

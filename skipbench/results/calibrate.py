@@ -5,20 +5,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, cast
 
-from skipbench.errors import UsageError
-from skipbench.pipeline import carry_out
-from skipbench.results.baseline import by_name, name_of, read_baseline, write_baseline
+from skipbench.errors import CheckpointError, DataError, UsageError
+from skipbench.evaluations import find_evaluation
+from skipbench.evaluations.run import FeatureRun
+from skipbench.pipeline import carry_out, open_run
+from skipbench.records import LABELS, TOLD, Result
+from skipbench.results.baseline import name_of, read_baseline, write_baseline
 from skipbench.results.check import made_alike
-from skipbench.results.entries import Entry, entries
+from skipbench.results.entries import Entry, entries, grouped
 from skipbench.results.read import Source, read_results
-from skipbench.results.rerun import reopen
-from skipbench.results.where import only, parse_where
+from skipbench.results.scores import only, parse_where
 
 log = logging.getLogger("skipbench")
 
-SEEDS = (1, 2, 3, 4)
+NEEDED = {"ckpt", "dataset", "layers", "seed"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def calibrate(
     results: Source | Iterable[Source] = "results",
     baseline: str | Path | None = None,
     *,
-    seeds: Sequence[int] = SEEDS,
+    seeds: Sequence[int] = (1, 2, 3, 4),
     where: Iterable[str] = (),
     ckpt: str | Path | None = None,
     **places: Any,
@@ -52,7 +54,7 @@ def calibrate(
     """
     wanted = entries(only(read_results(results), parse_where(where)))
     if baseline:
-        known, groups = read_baseline(Path(baseline)), by_name(wanted)
+        known, groups = read_baseline(Path(baseline)), grouped(wanted, name_of)
         lines = [line for name, line in sorted(known.figures.items()) if name in groups]
         wanted = [made_alike(line, known, groups[line.figure]) for line in lines]
     if not wanted:
@@ -94,3 +96,39 @@ def _write(path: Path, noise: Noise) -> None:
         noise_seeds=len(noise.values),
     )
     write_baseline(path, replace(before, figures={**before.figures, noise.figure: line}))
+
+
+# -- the run of a record once more
+
+
+def reopen(
+    result: Result, *, ckpt: str | Path | None = None, seeds: Sequence[int], **places: Any
+) -> FeatureRun:
+    """ckpt: new place of the weights, if they moved; places: data_root, out, cache, device, …"""
+    evaluation = find_evaluation(result.evaluation)
+    if not evaluation.has_seed:
+        raise UsageError(f"{result.evaluation} has no seed to change")
+    call = dict(result.environment.get("call") or {})
+    if not NEEDED <= set(call) <= NEEDED | set(evaluation.settings.options()):
+        raise UsageError(
+            f"{result.id} lacks its settings, or has those of another version: it cannot be rerun"
+        )
+    del call["seed"]
+    call |= {key: value for key, value in places.items() if value is not None}
+    call |= {"seeds": list(seeds), "ckpt": ckpt or call["ckpt"], "layers": [call["layers"]]}
+    sources = result.checkpoint.get("sources") or {}
+    call["labels"] = {k: result.checkpoint[k] for k in LABELS if sources.get(k) == TOLD}
+    run = cast(FeatureRun, open_run(evaluation, evaluation.settings.make(call)))
+    _require_same_inputs(result, call["ckpt"], run)
+    return run
+
+
+def _require_same_inputs(result: Result, ckpt: str | Path, run: FeatureRun) -> None:
+    found, made = run.backbone.facts.sha256, result.checkpoint["sha256"]
+    if found != made:
+        raise CheckpointError(
+            f"{ckpt}: not the weights of {result.id} (sha256 {found[:12]}…, not {made[:12]}…)"
+        )
+    for facts, part in ((run.val_facts, result.dataset), (run.train_facts, result.training)):
+        if facts and part and facts.fingerprint != part["fingerprint"]:
+            raise DataError(f"{facts.name} {facts.split}: not the images or labels of {result.id}")

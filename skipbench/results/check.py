@@ -19,11 +19,11 @@ from skipbench.errors import DataError, UsageError
 from skipbench.evaluations import evaluations
 from skipbench.files import read_json
 from skipbench.metrics.intervals import RESAMPLES, SIGNIFICANT, interval, resample_weights
-from skipbench.results.baseline import Baseline, Expected, by_name, counts_key, read_baseline
-from skipbench.results.entries import Entry, differing, entries
+from skipbench.results.baseline import Baseline, Expected, counts_key, name_of, read_baseline
+from skipbench.results.entries import Entry, differing, entries, grouped
 from skipbench.results.paired import ModelCounts, p_of_difference
 from skipbench.results.read import Source, Stored, listed, read_results
-from skipbench.results.where import fits, only, parse_where
+from skipbench.results.scores import fits, only, parse_where
 
 log = logging.getLogger("skipbench")
 
@@ -75,7 +75,7 @@ def check(
         log.warning("%s expects no scores: every result passes", baseline)
     given = listed(results)
     stored = read_results(given, strict=strict)
-    groups = by_name(entries(only(stored, chosen)))
+    groups = grouped(entries(only(stored, chosen)), name_of)
     of_lines = {fact: values for fact, values in chosen.items() if fact != "seed"}
     lines = [line for _, line in sorted(wanted.figures.items()) if fits(line.facts, of_lines)]
     if chosen and not lines:

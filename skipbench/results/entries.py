@@ -2,15 +2,19 @@
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 from skipbench.results.read import Stored
 from skipbench.results.scores import Score
+from skipbench.results.words import prose
 
 log = logging.getLogger("skipbench")
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,13 @@ def _all_but_seed(score: Score) -> str:
     return json.dumps(same, sort_keys=True)
 
 
+def grouped(found: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    groups: dict[Key, list[Item]] = {}
+    for one in found:
+        groups.setdefault(key(one), []).append(one)
+    return groups
+
+
 def differing(
     dicts: Sequence[Mapping[str, Any]], keys: Iterable[str] | None = None
 ) -> dict[str, list[Any]]:
@@ -99,3 +110,15 @@ def differing(
         if len(values) > 1:
             found[key] = values
     return found
+
+
+def differing_words(entry: Entry, group: Sequence[Entry], but_for: Sequence[str] = ()) -> str:
+    """The settings and images of an entry, as far as others of the group have others."""
+    way = _way(entry)
+    names = [name for name in differing([_way(e) for e in group]) if name not in but_for]
+    return ", ".join(f"{name} {prose(way.get(name))}" for name in names)
+
+
+def _way(entry: Entry) -> dict[str, Any]:
+    images = {name: count for name, (count, _) in entry.first.images.items()}
+    return {**entry.first.settings, **images}

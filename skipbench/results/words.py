@@ -1,9 +1,14 @@
-"""How tables, comparisons and pages write names, numbers and settings."""
+"""How tables, comparisons and pages write names, numbers and settings, and how they sort them."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from skipbench.evaluations import evaluations
+
 DASH = "–"
+VARIANTS = ("skip", "skipless")
+LONG_NAME = 60  # characters; longer names are shortened in the middle
 DATASETS = {
     "voc": "VOC2012", "cocostuff": "COCOStuff", "ade20k": "ADE20K", "coco20k": "COCO20k",
     "voc07": "VOC2007", "coco": "COCO", "ecssd": "ECSSD", "duts": "DUTS", "dutomron": "DUT-OMRON",
@@ -12,6 +17,16 @@ DATASETS = {
 
 def dataset_name(name: Any) -> str:
     return DATASETS.get(str(name), str(name))
+
+
+def features_name(features: Any) -> str:
+    return "all blocks" if features == "all" else str(features)
+
+
+def short(name: object, most: int = LONG_NAME) -> str:
+    text = str(name)
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
 def signed(value: float, digits: int = 1) -> str:
@@ -47,3 +62,26 @@ def prose(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(prose, value)) or DASH
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else setting_text(value)
+
+
+# -- order
+
+
+def in_order(facts: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
+    """Sorts by these facts: known values first, in the paper's order; then by name."""
+    known: dict[str, Sequence[Any]] = {
+        "dataset": list(DATASETS),
+        "features": ["single", "multiscale"],
+        "evaluation": list(evaluations()),
+        "method": [method for one in evaluations().values() for method in one.methods],
+    }
+    values = [(known.get(name, []), facts[name]) for name in names]
+    return [
+        (order.index(value) if value in order else len(order), natural(value))
+        for order, value in values
+    ]
+
+
+def natural(value: Any) -> str:
+    """Sorts numbers in words by their value: 0.02 before 0.1, block 2 before block 10."""
+    return re.sub(r"(?<![.\d])\d+", lambda digits: digits.group().zfill(9), str(value))

@@ -78,7 +78,7 @@ def choices(*known: str) -> Parse:
     one = choice(*known)
 
     def parse(value: Any) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(map(one, [value] if isinstance(value, str) else value)))
+        return tuple(dict.fromkeys(map(one, several(value))))
 
     return parse
 

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from skipbench.datasets import open_dataset
-from skipbench.drawing.dataset_sheet import dataset_sheet
-from skipbench.drawing.overlays import UNLABELLED, blend, draw_boxes, hues, paint
+from skipbench.drawing.sheet import dataset_sheet
+from skipbench.drawing.sheet import UNLABELLED, blend, draw_boxes, hues, paint
 from skipbench.drawing.sheet import Cell, save, sheet
 from skipbench.files import unlike
 
@@ -110,7 +110,7 @@ def test_saved_pictures_are_png_with_their_dpi(tmp_path):
 def test_matplotlib_is_imported_when_something_is_drawn():
     code = (
         "import sys, skipbench.cli, skipbench.drawing.contact_sheet, skipbench.drawing.curves\n"
-        "import skipbench.drawing.dataset_sheet, skipbench.evaluations.pictures\n"
+        "import skipbench.drawing.sheet, skipbench.evaluations.pictures\n"
         "sys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

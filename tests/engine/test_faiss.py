@@ -103,15 +103,15 @@ BROKEN = {
     ),
     "a folder that was left behind": (
         lambda site: site.module(),
-        ["a folder is left, without the module: ", "site/faiss", REPAIR + "faiss-cpu"],
+        ["only its folder is left, without the module: ", "site/faiss", REPAIR + "faiss-cpu"],
     ),
     "a folder that the other build left behind": (
         lambda site: site.build("faiss-gpu").module(),
-        ["a folder is left, without the module: ", "site/faiss", REPAIR + "faiss-gpu"],
+        ["only its folder is left, without the module: ", "site/faiss", REPAIR + "faiss-gpu"],
     ),
     "noted down, but gone": (
         lambda site: site.build("faiss-cpu"),
-        ["faiss-cpu is said to be installed, but the module is not there", REPAIR + "faiss-cpu"],
+        ["faiss-cpu is installed according to pip, but the module is missing", REPAIR + "faiss-cpu"],
     ),
     "an empty module": (
         lambda site: site.build("faiss-cpu").module(""),

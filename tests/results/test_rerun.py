@@ -12,16 +12,16 @@ from PIL import Image
 import skipbench as sb
 from skipbench import demo
 from skipbench.demo import make_weights, small_facts
-from skipbench.drawing.overlays import blend, paint
+from skipbench.drawing.sheet import blend, paint
 from skipbench.errors import CheckpointError, DataError, UsageError
 from skipbench.evaluations import evaluations
 from skipbench.metrics.segmentation import class_counts
 from skipbench.record_store import read_result, write_result
 from skipbench.results.baseline import read_baseline
-from skipbench.results.compare_pictures import draw_comparison, predictions
+from skipbench.results.calibrate import reopen
+from skipbench.results.compare import draw_comparison, predictions
 from skipbench.results.paired import paired
 from skipbench.results.read import read_results
-from skipbench.results.rerun import reopen
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 

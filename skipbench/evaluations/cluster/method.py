@@ -16,11 +16,11 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_array, csr_array
 
-from skipbench.evaluations.prefetch import ahead
-from skipbench.evaluations.segmentation.linear import (
+from skipbench.evaluations.segmentation.tokens import (
     ImageTokens,
     TokenMap,
     TokensAndMasks,
+    ahead,
     normalised,
     predict,
 )

@@ -14,7 +14,7 @@ import torch
 from scipy.sparse import csr_array, vstack
 
 from skipbench.datasets import Dataset
-from skipbench.drawing.overlays import hues
+from skipbench.drawing.sheet import hues
 from skipbench.engine import vectors
 from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
@@ -27,10 +27,9 @@ from skipbench.evaluations.data import check_labelled
 from skipbench.evaluations.resume import Arrays, in_chunks
 from skipbench.evaluations.run import Arrays as RecordArrays
 from skipbench.evaluations.run import Cell, FeatureRun
-from skipbench.evaluations.sampling import even_shares, randomness
 from skipbench.evaluations.segmentation.images import Split
-from skipbench.evaluations.segmentation.linear import TokenMap, normalised
 from skipbench.evaluations.segmentation.scores import figures
+from skipbench.evaluations.segmentation.tokens import TokenMap, even_shares, normalised, randomness
 from skipbench.pipeline import Inspection
 from skipbench.record_store import read_arrays
 from skipbench.records import Result

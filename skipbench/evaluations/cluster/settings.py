@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from skipbench.errors import UsageError
-from skipbench.evaluations.segmentation.settings import SegmentationSettings
+from skipbench.evaluations.segmentation import SegmentationSettings
 from skipbench.settings import parsers, setting
 from skipbench.settings.declaration import DATA
 from skipbench.settings.groups import size

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
-from skipbench.evaluations.sampling import randomness
+from skipbench.evaluations.segmentation.tokens import randomness
 from skipbench.metrics.segmentation import IGNORED
 
 

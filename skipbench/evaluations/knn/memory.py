@@ -14,8 +14,7 @@ from skipbench.engine.progress import progress
 from skipbench.errors import DataError
 from skipbench.evaluations.knn.bank import Bank, Part, joined, patch_counts, remember
 from skipbench.evaluations.knn.settings import KnnSettings
-from skipbench.evaluations.sampling import even_shares, randomness
-from skipbench.evaluations.segmentation.linear import normalised
+from skipbench.evaluations.segmentation.tokens import even_shares, normalised, randomness
 from skipbench.files import size_text
 from skipbench.images import resize_mask
 

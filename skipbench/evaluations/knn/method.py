@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
-from skipbench.evaluations.prefetch import ahead
 from skipbench.evaluations.segmentation.class_map import class_map
-from skipbench.evaluations.segmentation.linear import TokensAndMasks, normalised
 from skipbench.evaluations.segmentation.pixels import Grid
+from skipbench.evaluations.segmentation.tokens import TokensAndMasks, ahead, normalised
 from skipbench.metrics.segmentation import class_counts
 
 QUERIES = 4096

@@ -3,14 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from skipbench.console import wide_page
-from skipbench.evaluations.segmentation.page import (
-    blocks_words,
-    figures_table,
-    show_classes,
-    show_spread,
-    show_what,
-    show_where,
-)
+from skipbench.evaluations import page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,19 +18,18 @@ def show(run: Any, results: "Sequence[Result]") -> None:
         f"a bank of up to {first.protocol['memory']:,} tokens",
         "scored at full size",
     ]
-    show_what(console, first, ", ".join(words), "neighbours from")
+    page.show_what(console, first, ", ".join(words), "neighbours from")
     seeds = len({result.protocol["seed"] for result in results}) > 1
-    for layers in dict.fromkeys(result.features["layers"] for result in results):
-        group = [result for result in results if result.features["layers"] == layers]
-        console.print(f"\n[bold]{layers}[/bold] ({blocks_words(group[0])}), {_bank(group)}")
-        columns = ("k", "temperature", *(["seed"] if seeds else []))
+    columns = ("k", "temperature", *(["seed"] if seeds else []))
+    for layers, group in page.grouped(results, page.layers_of).items():
+        console.print(f"\n[bold]{layers}[/bold] ({page.blocks_words(group[0])}), {_bank(group)}")
         rows = [([f"{r.protocol[name]:g}" for name in columns], r) for r in group]
-        console.print(figures_table(columns, rows))
+        console.print(page.scores_table(columns, rows))
         if len(group) == 1:
-            show_classes(console, group[0].metrics["per_class"])
-        for vote in dict.fromkeys(_vote(r) for r in group) if seeds else ():
-            show_spread(console, f"{layers}, {vote}", [r for r in group if _vote(r) == vote])
-    show_where(console, results, run.settings.out)
+            page.show_classes(console, group[0].metrics["per_class"])
+        for vote, same in page.grouped(group, _vote).items() if seeds else ():
+            page.show_spread(console, f"{layers}, {vote}", same)
+    page.show_where(console, results, run.settings.out)
 
 
 def _bank(group: "Sequence[Result]") -> str:

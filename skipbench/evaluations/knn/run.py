@@ -25,8 +25,8 @@ from skipbench.evaluations.resume import Arrays, in_chunks
 from skipbench.evaluations.run import Arrays as RecordArrays
 from skipbench.evaluations.run import Cell, FeatureRun
 from skipbench.evaluations.segmentation.images import Split
-from skipbench.evaluations.segmentation.linear import normalised
 from skipbench.evaluations.segmentation.scores import figures
+from skipbench.evaluations.segmentation.tokens import normalised
 from skipbench.pipeline import Inspection
 from skipbench.record_store import read_arrays
 from skipbench.records import Result

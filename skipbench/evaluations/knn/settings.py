@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from skipbench.evaluations.segmentation.settings import TrainingImagesSettings
+from skipbench.evaluations.segmentation import TrainingImagesSettings
 from skipbench.settings import parsers, setting
 from skipbench.settings.groups import size
 

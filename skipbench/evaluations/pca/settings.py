@@ -32,7 +32,7 @@ OF_DATASET = "dataset:"
 
 
 def parse_checkpoints(given: Any) -> tuple[str, ...]:
-    found = tuple(map(str, [given] if isinstance(given, str | Path) else given))
+    found = parsers.texts(given)
     if not found:
         raise parsers.InvalidError("expected at least one checkpoint")
     return found

@@ -17,13 +17,11 @@ import torch
 from torch import Tensor
 
 from skipbench.errors import NumbersError
-from skipbench.evaluations.prefetch import ahead
 from skipbench.evaluations.probe.heads import Heads
 from skipbench.evaluations.probe.protocols import Protocol
 from skipbench.evaluations.probe.training import DRAWN_BYTES, Images, statistics, train
-from skipbench.evaluations.sampling import randomness
-from skipbench.evaluations.segmentation.linear import ImageTokens, predict
 from skipbench.evaluations.segmentation.scores import by_class, of_counts
+from skipbench.evaluations.segmentation.tokens import ImageTokens, ahead, predict, randomness
 from skipbench.metrics.intervals import RESAMPLES, resample_weights
 from skipbench.metrics.segmentation import LEFT_OUT, class_counts, scores
 

@@ -3,14 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from skipbench.console import plain_table, wide_page
-from skipbench.evaluations.segmentation.page import (
-    blocks_words,
-    interval_words,
-    show_classes,
-    show_spread,
-    show_what,
-    show_where,
-)
+from skipbench.evaluations import page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,14 +13,13 @@ if TYPE_CHECKING:
 
 def show(run: Any, results: "Sequence[Result]") -> None:
     console = wide_page()
-    show_what(console, results[0], _settings(results[0]), "trained on")
-    for layers in dict.fromkeys(result.features["layers"] for result in results):
-        group = [result for result in results if result.features["layers"] == layers]
+    page.show_what(console, results[0], _settings(results[0]), "trained on")
+    for layers, group in page.grouped(results, page.layers_of).items():
         for result in group:
             _show_one(console, result, several=len(group) > 1)
         if len(group) > 1:
             _show_spread(console, layers, group)
-    show_where(console, results, run.settings.out)
+    page.show_where(console, results, run.settings.out)
 
 
 def _settings(result: "Result") -> str:
@@ -49,7 +41,7 @@ def _settings(result: "Result") -> str:
 def _show_one(console: Any, result: "Result", several: bool) -> None:
     metrics, protocol = result.metrics, result.protocol
     seed = f", seed {protocol['seed']}" if several else ""
-    console.print(f"\n[bold]{result.features['layers']}[/bold] ({blocks_words(result)}{seed})")
+    console.print(f"\n[bold]{result.features['layers']}[/bold] ({page.blocks_words(result)}{seed})")
     if len(metrics["rates"]) > 1:
         console.print(_rates_table(metrics))
     console.print(_headlines(metrics, len(protocol["held_out"])))
@@ -57,7 +49,7 @@ def _show_one(console: Any, result: "Result", several: bool) -> None:
         if edge:
             console.print(f"the {edge} rate of the sweep was chosen: widen the sweep with --lr")
     if not several:
-        show_classes(console, metrics["per_class"])
+        page.show_classes(console, metrics["per_class"])
 
 
 def _headlines(metrics: Any, held_out: int) -> Any:
@@ -77,16 +69,13 @@ def _headlines(metrics: Any, held_out: int) -> Any:
         rows.append((metrics["chosen"][second], how[second], ""))
     for row, words, style in rows:
         reason = f"rate {row['rate']:g}" + (f", {words}" if words else "")
-        table.add_row(
-            f"mIoU {row['miou']:.1f}", interval_words(row["interval"]), reason, style=style
-        )
+        interval = page.interval_words(row["interval"])
+        table.add_row(f"mIoU {row['miou']:.1f}", interval, reason, style=style)
     return table
 
 
 def _rates_table(metrics: Any) -> Any:
-    table = plain_table()
-    for name in ("rate", "mIoU", "95 % interval", "pAcc", "mAcc", "fwIoU", "held-out"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = page.numbers_table("rate", *page.SCORES, "held-out")
     table.add_column("", no_wrap=True)
     chosen = {where: row and row["rate"] for where, row in metrics["chosen"].items()}
     for row in metrics["rates"]:
@@ -100,21 +89,15 @@ def _rates_table(metrics: Any) -> Any:
         ]
         mark = "← best on " + " and ".join(marks) if marks else ""
         held_out = "–" if row["holdout_miou"] is None else f"{row['holdout_miou']:.1f}"
-        table.add_row(
-            f"{row['rate']:g}", f"{row['miou']:.1f}", interval_words(row["interval"]),
-            f"{row['pixel_accuracy']:.1f}", f"{row['mean_accuracy']:.1f}",
-            f"{row['weighted_iou']:.1f}", held_out, mark,
-            style="bold" if row["rate"] == metrics["rate"] else "",
-        )  # fmt: skip
+        style = "bold" if row["rate"] == metrics["rate"] else ""
+        table.add_row(f"{row['rate']:g}", *page.scores_words(row), held_out, mark, style=style)
     return table
 
 
 def _show_spread(console: Any, layers: str, group: "Sequence[Result]") -> None:
-    from statistics import mean, stdev
-
-    show_spread(console, layers, group)
+    page.show_spread(console, layers, group)
     for where, words in (("val", "best on val"), ("holdout", "best on held-out images")):
         chosen = [result.metrics["chosen"][where] for result in group]
         if group[0].metrics["selected_on"] not in (None, where) and all(chosen):
-            others = [row["miou"] for row in chosen]
-            console.print(f"  rates {words}: {mean(others):.2f} ± {stdev(others):.2f}")
+            spread = page.spread_words([row["miou"] for row in chosen])
+            console.print(f"  rates {words}: {spread}")

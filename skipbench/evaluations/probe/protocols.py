@@ -46,7 +46,7 @@ class Course:
 
     def batches(self, epoch: int) -> "list[np.ndarray]":
         """The images of each step; the last epoch may be shorter."""
-        from skipbench.evaluations.sampling import randomness  # numpy
+        from skipbench.evaluations.segmentation.tokens import randomness  # numpy
 
         order = randomness("order", self.seed, epoch).permutation(self.images)
         batches = [order[i : i + self.batch] for i in range(0, self.images, self.batch)]

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any, Literal
 
 from skipbench.evaluations.probe.protocols import PROTOCOLS, Protocol, with_changes
-from skipbench.evaluations.segmentation.settings import TrainingImagesSettings
+from skipbench.evaluations.segmentation import TrainingImagesSettings
 from skipbench.settings import parsers, setting
 from skipbench.settings.groups import size
 from skipbench.settings.parsers import InvalidError

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skipbench.evaluations.prefetch import ahead
 from skipbench.evaluations.probe.heads import Heads
 from skipbench.evaluations.probe.protocols import Course
-from skipbench.evaluations.sampling import randomness
 from skipbench.evaluations.segmentation.pixels import Drawn, Grid, LabelledPixels
+from skipbench.evaluations.segmentation.tokens import ahead, randomness
 
 DRAWN_BYTES = 400_000_000  # of drawn pixels kept for coming epochs, at most
 

@@ -1,1 +1,49 @@
-"""What probe, knn and cluster share."""
+"""What probe, knn and cluster share: their settings, and how tokens become scored class maps."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from skipbench.settings import parsers, setting
+from skipbench.settings.declaration import DATA, WHAT
+from skipbench.settings.groups import TokenSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentationSettings(TokenSettings):
+    dataset: str = setting(
+        help="voc, ade20k, cocostuff, voc07, folder:PATH or shapes.", parse=parsers.text,
+        panel=WHAT, metavar="NAME",
+    )  # fmt: skip
+    classes: int | None = setting(
+        None, help="COCO-Stuff: 171 classes, or 27 coarse ones.", parse=parsers.integer(1),
+        panel=DATA, metavar="N", default_text="171",
+    )  # fmt: skip
+    seeds: tuple[int, ...] = setting(
+        (0,), help="Random seeds, such as 0,1,2.", parse=parsers.integers(0), metavar="N,N",
+        flags=("--seeds", "--seed"),
+    )  # fmt: skip
+
+    def of_data(self) -> dict[str, Any]:
+        """What every split is opened with."""
+        return {
+            "root": self.data_root, "limit": self.limit, "classes": self.classes,
+            "skip_bad": self.skip_bad,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingImagesSettings(SegmentationSettings):
+    """Of evaluations that learn from training images."""
+
+    train_images: int | None = setting(
+        None, help="Random subset of N training images.", parse=parsers.integer(1), panel=DATA,
+        metavar="N", default_text="all",
+    )  # fmt: skip
+    subset_seed: int = setting(
+        0, help="Random seed of that subset.", parse=parsers.integer(0), panel=DATA, metavar="N"
+    )
+
+    def of_training_data(self) -> dict[str, Any]:
+        return {
+            **self.of_data(), "train_images": self.train_images, "subset_seed": self.subset_seed
+        }  # fmt: skip

@@ -5,8 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
-from skipbench.evaluations.segmentation.linear import ImageTokens, TokenMap
 from skipbench.evaluations.segmentation.pixels import Grid
+from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap
 from skipbench.features.plan import Plan
 from skipbench.features.reader import Features
 from skipbench.images import Picture, resize_mask

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from skipbench.datasets import Item
-from skipbench.drawing.overlays import Colour, blend, paint
+from skipbench.drawing.sheet import Colour, blend, paint
 from skipbench.drawing.sheet import Cell, save, sheet
 from skipbench.engine.progress import progress
 from skipbench.evaluations.pictures import (

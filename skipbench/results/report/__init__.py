@@ -12,30 +12,33 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from skipbench import __version__
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, user_path, write_whole
-from skipbench.results.entries import entries
+from skipbench.results.entries import Entry, entries
 from skipbench.results.read import Source, Stored, listed, sift
 from skipbench.results.report.charts import environment
-from skipbench.results.report.comparisons import comparisons
 from skipbench.results.report.curves import over_blocks, over_epochs, over_rates
 from skipbench.results.report.pictures import picture_groups
 from skipbench.results.report.records import anchors_of, page_records
-from skipbench.results.report.summary import by_class, summary
-from skipbench.results.report.tables import page_tables
-from skipbench.results.report.values import in_order, short
-from skipbench.results.scores import Score
-from skipbench.results.where import only, parse_where
-from skipbench.results.words import dataset_name
+from skipbench.results.report.summary import by_class, comparisons, summary
+from skipbench.results.scores import Score, only, parse_where
+from skipbench.results.tables import Table, tables
+from skipbench.results.tables.layouts import LAYOUTS
+from skipbench.results.tables.render import brackets
+from skipbench.results.words import dataset_name, in_order, short
 
 log = logging.getLogger("skipbench")
 
 TITLE = "Skip and skipless vision transformers"
+MOST_BY_PROTOCOL = 6  # tables of one layout; beyond, `plain` shows them better
+COPIES = (("latex", "LaTeX"), ("csv", "CSV"), ("md", "Markdown"))
 
 # Characters that do not show, or that change the direction of what follows; half of a pair.
 UNSEEN = re.compile(
@@ -145,11 +148,8 @@ def _about(scores: Sequence[Score]) -> list[tuple[str, str]]:
     """The head of the page."""
     results = [score.result for score in scores]
     kinds = Counter(score.title for score in scores)
-    splits = {(r.dataset["name"], str(r.dataset["split"])) for r in results}
-    data = [
-        f"{dataset_name(name)} ({split})"
-        for name, split in sorted(splits, key=lambda pair: (in_order(pair[0], "dataset"), pair[1]))
-    ]
+    places = sorted((s.facts for s in scores), key=lambda f: in_order(f, ("dataset", "split")))
+    data = dict.fromkeys(f"{dataset_name(f['dataset'])} ({f['split']})" for f in places)
     models = {(r.checkpoint["sha256"], r.checkpoint["residual"]) for r in results}
     variants = Counter(str(variant) for _, variant in models)
     days = sorted(str(r.timing["finished"])[:10] for r in results if r.timing.get("finished"))
@@ -167,3 +167,51 @@ def _some(names: Iterable[str], most: int = 12) -> str:
     listed = [short(name) for name in names]
     more = len(listed) - most
     return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+# -- tables: every layout that the records fill, and one with all of them
+
+
+def page_tables(found: Sequence[Entry]) -> list[dict[str, Any]]:
+    made = [one for layout in LAYOUTS for one in _of_layout(found, layout)]
+    stored = [one for entry in found for one in entry.stored]
+    made += tables(stored, layout="plain") if stored else []
+    return [_shown(one, f"table-{i}") for i, one in enumerate(made)]
+
+
+def _of_layout(found: Sequence[Entry], layout: str) -> list[Table]:
+    """Empty if the records do not fit: `plain` has them all. One score alone is no table."""
+    wanted = LAYOUTS[layout].evaluation
+    stored = [one for e in found if e.facts["evaluation"] == wanted for one in e.stored]
+    for by in (None, "protocol"):
+        try:
+            made = tables(stored, layout=layout, by=by, compact=True) if stored else []
+        except UsageError:  # several protocols, or several records for one cell
+            continue
+        return [t for t in made if len(t.entries) > 1] if len(made) <= MOST_BY_PROTOCOL else []
+    return []
+
+
+def _shown(made: Table, anchor: str) -> dict[str, Any]:
+    ci = any(entry.interval or entry.spread is not None for entry in made.entries)
+    made = replace(made, ci=ci)
+    layout = LAYOUTS.get(made.layout)
+    return {
+        "anchor": anchor,
+        "name": layout.label if layout else "All scores",
+        "table": made,
+        "groups": _groups(made),
+        "notes": brackets(made),
+        "copies": [
+            (f"{anchor}-{format}", name, made.text(format, fragment=True))
+            for format, name in COPIES
+        ],
+    }
+
+
+def _groups(made: Table) -> list[tuple[str, int]]:
+    """The upper header, if there is one: its words and how many columns each spans."""
+    if max(map(len, made.columns), default=1) < 2:
+        return []
+    tops = groupby(path[0] for path in made.columns)
+    return [(name, len(list(group))) for name, group in tops]

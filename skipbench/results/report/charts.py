@@ -8,7 +8,8 @@ from itertools import groupby
 from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
-from skipbench.results.report.values import VARIANTS, short
+from skipbench.record_store import is_number
+from skipbench.results.words import VARIANTS, short
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -76,6 +77,18 @@ class Axis:
         bend = log10 if self.log else float
         low, high = bend(self.low), bend(self.high)
         return round(self.start + (bend(value) - low) / (high - low) * (self.end - self.start), 2)
+
+
+def number(value: object) -> float | None:
+    """One that can be drawn, or nothing."""
+    return float(value) if is_number(value) else None
+
+
+def ends(value: object) -> Interval | None:
+    """An interval, or nothing."""
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(is_number, value)):
+        return None
+    return float(value[0]), float(value[1])
 
 
 # -- axes

@@ -5,21 +5,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from skipbench.results.entries import Entry
+from skipbench.results.entries import Entry, differing_words, grouped
 from skipbench.results.report.charts import (
     Axis,
     Line,
     Point,
+    ends,
     line_chart,
     log_axis,
+    number,
     sample,
     x_axis,
     y_axis,
 )
-from skipbench.results.report.comparisons import Comparison, differing_words
-from skipbench.results.report.values import ends, features_name, in_order, number
+from skipbench.results.report.summary import SAME, Comparison
 from skipbench.results.scores import CHOSEN
-from skipbench.results.words import dataset_name, score_text
+from skipbench.results.words import dataset_name, features_name, in_order, score_text
 
 MOST_LINES = 8  # in one chart; more cannot be told apart
 
@@ -152,13 +153,8 @@ def _fact(name: str, value: Any) -> str:
 
 
 def _grouped(found: Iterable[Entry], key: Callable[[Entry], Any]) -> list[list[Entry]]:
-    groups: dict[str, list[Entry]] = {}
-    for entry in found:
-        groups.setdefault(json.dumps(key(entry), sort_keys=True), []).append(entry)
-    order = ("evaluation", "method", "dataset", "split", "features")
-    return sorted(
-        groups.values(), key=lambda group: [in_order(group[0].facts[n], n) for n in order]
-    )
+    groups = grouped(found, lambda entry: json.dumps(key(entry), sort_keys=True))
+    return sorted(groups.values(), key=lambda group: in_order(group[0].facts, SAME))
 
 
 def _same_family(entry: Entry) -> list[Any]:
@@ -186,9 +182,7 @@ def _lines(
     found: Sequence[Entry], axis: str, points: Points, name: Callable[[Entry], str]
 ) -> list[Line]:
     """skip before skipless, AdamW before SOAP. A point that two records share is drawn once."""
-    groups: dict[tuple[str, str], list[Entry]] = {}
-    for entry in found:
-        groups.setdefault((str(entry.facts["residual"]), name(entry)), []).append(entry)
+    groups = grouped(found, lambda entry: (str(entry.facts["residual"]), name(entry)))
     lines = []
     for (variant, label), group in sorted(groups.items(), key=lambda item: item[0]):
         found_points = [point for entry in group for point in points(entry, f"{label}, {axis}")]

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from skipbench.errors import DataError
-from skipbench.results.entries import Entry
+from skipbench.results.entries import Entry, differing_words
 from skipbench.results.read import Stored
-from skipbench.results.report.comparisons import differing_words
-from skipbench.results.report.values import features_name, order_of
+from skipbench.results.report.records import pairs_together
 from skipbench.results.scores import CHOSEN, Score
-from skipbench.results.words import dataset_name
+from skipbench.results.words import dataset_name, features_name
 
 MOST_INDEX_BYTES = 1_000_000
 MOST_BYTES = 8_000_000  # of a picture's file
@@ -176,7 +175,7 @@ def _group(title: str, group: Sequence[Tiles], left_out: list[str]) -> dict[str,
 
 def _chosen(group: Sequence[Tiles]) -> list[Tiles]:
     """All, if they are few; else the best of either variant for each choice of features."""
-    ordered = sorted(group, key=lambda tiles: order_of(tiles.score))
+    ordered = sorted(group, key=lambda tiles: pairs_together(tiles.score))
     if len(ordered) <= MOST_RECORDS:
         return ordered
     best: dict[tuple[Any, ...], Tiles] = {}

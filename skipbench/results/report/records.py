@@ -8,9 +8,15 @@ from skipbench.evaluations import evaluations
 from skipbench.records import LABELS, TOLD, Result
 from skipbench.results.entries import Entry
 from skipbench.results.read import Stored
-from skipbench.results.report.values import features_name, order_of
 from skipbench.results.scores import Score
-from skipbench.results.words import dataset_name, prose, score_text, setting_text
+from skipbench.results.words import (
+    dataset_name,
+    features_name,
+    in_order,
+    prose,
+    score_text,
+    setting_text,
+)
 from skipbench.settings import flag_of
 
 LONG_LIST = 12  # of names; longer ones are counted
@@ -24,7 +30,7 @@ def page_records(records: Sequence[Stored], found: Sequence[Entry]) -> list[dict
     entry_of = {one.result.id: entry for entry in found for one in entry.stored}
     anchors = anchors_of(records)
     made = []
-    for score in sorted(map(Score, records), key=order_of):
+    for score in sorted(map(Score, records), key=pairs_together):
         result = score.result
         entry = entry_of.get(result.id)
         others = [one.result.id for one in entry.stored if one != score.stored] if entry else []
@@ -48,6 +54,12 @@ def page_records(records: Sequence[Stored], found: Sequence[Entry]) -> list[dict
 def anchors_of(records: Iterable[Stored]) -> dict[str, str]:
     """Numbers, because an id may have any character in it."""
     return {stored.result.id: f"record-{i}" for i, stored in enumerate(records, 1)}
+
+
+def pairs_together(score: Score) -> list[Any]:
+    """Sorts skip directly before the skipless that it is compared with."""
+    names = ("evaluation", "method", "dataset", "features", "residual", "checkpoint", "epoch")
+    return in_order(score.facts, (*names, "seed"))
 
 
 def _title(score: Score) -> str:

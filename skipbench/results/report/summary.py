@@ -1,19 +1,99 @@
-"""The page's summary: skip against skipless, in numbers and one sentence; and class by class."""
+"""The page's summary: the best of skip and of skipless side by side, in numbers and one sentence;
+and class by class."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 from markupsafe import Markup
 
-from skipbench.results.entries import Entry
-from skipbench.results.paired import Paired
-from skipbench.results.report.charts import bars, forest
-from skipbench.results.report.comparisons import Comparison, chosen_on_the_answer
-from skipbench.results.report.values import VARIANTS, number
-from skipbench.results.words import DASH, p_text, signed
+from skipbench.errors import SkipbenchError
+from skipbench.results.entries import Entry, differing_words, grouped
+from skipbench.results.paired import Paired, paired
+from skipbench.results.report.charts import bars, forest, number
+from skipbench.results.scores import CHOSEN
+from skipbench.results.words import (
+    DASH,
+    VARIANTS,
+    dataset_name,
+    features_name,
+    in_order,
+    natural,
+    p_text,
+    signed,
+)  # fmt: skip
 
 MANY_CLASSES, MANY_PARTS = 30, 6  # more are folded away
+MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+SAME = ("evaluation", "method", "dataset", "split", "features")  # in one comparison
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The best of skip and of skipless, with the same protocol on the same images."""
+
+    facts: Mapping[str, Any]  # evaluation, dataset, split, features
+    how: str  # settings, if there are records with others
+    best: Mapping[str, Entry]  # by variant
+    candidates: Mapping[str, int]  # number of entries, by variant
+
+    @property
+    def any_entry(self) -> Entry:
+        return next(iter(self.best.values()))
+
+    @property
+    def both(self) -> tuple[Entry, Entry] | None:
+        """skip, skipless"""
+        return (self.best["skip"], self.best["skipless"]) if len(self.best) == 2 else None
+
+    @cached_property
+    def tested(self) -> Paired | None:
+        """Paired over the images, if all records have their counts."""
+        if not self.both:
+            return None
+        try:
+            return paired(*(entry.stored for entry in self.both))
+        except (SkipbenchError, *MISSHAPEN):
+            return None
+
+    @property
+    def title(self) -> str:
+        return f"{dataset_name(self.facts['dataset'])}, {features_name(self.facts['features'])}"
+
+    @property
+    def about(self) -> str:
+        first = self.any_entry.first
+        return f"{first.title}, {first.metric_name}, {self.facts['split']}"
+
+
+def comparisons(found: Sequence[Entry]) -> list[Comparison]:
+    known = [entry for entry in found if entry.facts["residual"] in VARIANTS]
+    made = []
+    for peers in grouped(known, lambda e: tuple(e.facts[name] for name in SAME)).values():
+        ways = grouped(peers, _protocol_and_images).values()
+        firsts = [group[0] for group in ways]
+        made += [_comparison(group, differing_words(group[0], firsts)) for group in ways]
+    return sorted(made, key=lambda one: [*in_order(one.facts, SAME), natural(one.how)])
+
+
+def _protocol_and_images(entry: Entry) -> str:
+    return json.dumps([entry.first.settings, entry.first.images], sort_keys=True)
+
+
+def _comparison(group: Sequence[Entry], how: str) -> Comparison:
+    sides = {v: [entry for entry in group if entry.facts["residual"] == v] for v in VARIANTS}
+    return Comparison(
+        {name: group[0].facts[name] for name in SAME},
+        how,
+        {v: max(side, key=lambda entry: entry.value) for v, side in sides.items() if side},
+        {v: len(side) for v, side in sides.items()},
+    )
+
+
+# -- the summary
 
 
 def summary(found: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -71,10 +151,15 @@ def sentence(one: Comparison) -> str:
     skip, skipless = one.both
     if one.tested:
         chosen = any(count > 1 for count in one.candidates.values())
-        chosen = chosen or any(map(chosen_on_the_answer, one.both))
+        chosen = chosen or any(map(_chosen_on_the_answer, one.both))
         more = " The best were chosen first, for which p makes no allowance." if chosen else ""
         return _tested(one.tested) + more
     return f"{_above(skipless.value - skip.value)}; {_intervals(skip, skipless)}."
+
+
+def _chosen_on_the_answer(entry: Entry) -> bool:
+    """A block that is the best of several on the very images of its score."""
+    return len(entry.first.blocks) > 1 and entry.first.settings[CHOSEN] == "val"
 
 
 def _above(difference: float) -> str:

@@ -18,12 +18,11 @@ from typing import Any
 from skipbench.errors import UsageError, did_you_mean
 from skipbench.results.entries import Entry, differing, entries
 from skipbench.results.read import Source, Stored, read_results, selected_on
-from skipbench.results.scores import CHOSEN, Score
+from skipbench.results.scores import CHOSEN, FACTS, Score, only, parse_where
 from skipbench.results.tables.fill_layout import fill_layout
 from skipbench.results.tables.layouts import LAYOUTS, Layout
 from skipbench.results.tables.plain import plain_table
 from skipbench.results.tables.structure import FORMATS, Table
-from skipbench.results.where import FACTS, only, parse_where
 from skipbench.results.words import setting_text
 
 __all__ = ["FORMATS", "Table", "table", "tables"]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from skipbench.results.entries import Entry, differing
+from skipbench.results.scores import FACTS
 from skipbench.results.tables.structure import Place, Row, Table, TableCell, label, marked, sort_key
-from skipbench.results.where import FACTS
 from skipbench.results.words import setting_text
 
 WEIGHTS = "weights (sha256)"

@@ -7,7 +7,7 @@ import pytest
 from tokens import some_mask
 
 from skipbench.evaluations.knn.bank import choose_patches, joined, patch_counts, remember
-from skipbench.evaluations.sampling import even_shares
+from skipbench.evaluations.segmentation.tokens import even_shares
 
 # -- what is known of a patch
 

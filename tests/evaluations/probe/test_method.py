@@ -12,8 +12,8 @@ from skipbench.errors import NumbersError
 from skipbench.evaluations.probe.method import Trained, fit, held_out_images, metrics, score
 from skipbench.evaluations.probe.protocols import PROTOCOLS, Course
 from skipbench.evaluations.probe.training import Draws, statistics
-from skipbench.evaluations.segmentation.linear import ImageTokens, TokenMap, predict
 from skipbench.evaluations.segmentation.pixels import Grid
+from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap, predict
 from skipbench.images import resize_mask
 
 CLASSES = 4

@@ -1,8 +1,12 @@
-"""Class maps from tokens: what a linear function of the tokens says of every pixel."""
+"""Tokens as methods use them: read ahead, drawn at random, normalised, and turned into class maps by
+a linear function."""
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol as Interface
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +18,12 @@ from skipbench.evaluations.segmentation.pixels import Grid
 
 HEADS_AT_ONCE = 8  # whose logits are resized together
 
+# Each purpose has a stream of its own: what is drawn for one tells nothing about another.
+PURPOSES = ("order", "held out", "pixels", "shares", "bank", "sample", "probes")
+
+Thing = TypeVar("Thing")
+Ready = TypeVar("Ready")
+
 
 class TokensAndMasks(Interface):
     def grid(self, image: int) -> Grid: ...
@@ -21,6 +31,34 @@ class TokensAndMasks(Interface):
     def tokens(self, image: int) -> np.ndarray: ...
 
     def mask(self, image: int) -> np.ndarray: ...
+
+
+def ahead(prepare: Callable[[Thing], Ready], things: Sequence[Thing], most: int) -> Iterator[Ready]:
+    """Each thing prepared, in order, with at most so many more under way.
+
+    What `prepare` does should be numpy or reading alone: a second thread that calls torch would
+    have a team of threads of its own, and both would want the same cores.
+    """
+    coming: deque[Future[Ready]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
+        for thing in things:
+            coming.append(pool.submit(prepare, thing))
+            if len(coming) > most:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+
+
+def randomness(purpose: str, *numbers: int) -> np.random.Generator:
+    return np.random.default_rng([PURPOSES.index(purpose) + 1, *numbers])
+
+
+def even_shares(total: int, images: int, seed: int) -> np.ndarray:
+    """(images,): how much of the total each image gets; the remainder goes to random ones."""
+    share, rest = divmod(total, images)
+    shares = np.full(images, share)
+    shares[randomness("shares", seed).permutation(images)[:rest]] += 1
+    return shares
 
 
 def normalised(tokens: np.ndarray) -> np.ndarray:
