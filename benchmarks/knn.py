@@ -53,8 +53,8 @@ from sklearn.neighbors import NearestNeighbors
 from skipbench.engine import vectors
 from skipbench.engine.machine import peak_bytes
 from skipbench.evaluations import find_evaluation
-from skipbench.evaluations.knn.memory import PROBES
 from skipbench.evaluations.knn.method import QUERIES, Vote, normalised, score, segment, vote
+from skipbench.evaluations.knn.run import PROBES
 from skipbench.evaluations.knn.settings import KnnSettings
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.metrics.segmentation import IGNORED, class_counts
@@ -188,7 +188,7 @@ def real_scene(count: int, images: int, options: argparse.Namespace) -> Scene:
     run = open_run(knn, settings)
     with ExitStack() as stack:
         run.open_features(stack, run.cells, ())
-        memory, split = run.memory.remember(run.cells[0]), run.split(run.cells[0])
+        memory, split = run.remember(run.cells[0]), run.split(run.cells[0])
         numbers = range(min(images, len(split)))
         read = [[of(i) for i in numbers] for of in (split.tokens, split.mask, split.grid)]
     return Scene(Images(*read), memory.index, memory.bank.labels)

@@ -44,10 +44,9 @@ from skimage import filters
 from skipbench.engine import progress
 from skipbench.evaluations.probe import EVALUATION
 from skipbench.evaluations.probe.method import fit, score
-from skipbench.evaluations.probe.protocols import PROTOCOLS, SWEEP, Protocol
 from skipbench.evaluations.probe.run import ProbeRun
-from skipbench.evaluations.probe.settings import ProbeSettings
-from skipbench.evaluations.segmentation.images import Split
+from skipbench.evaluations.probe.settings import PROTOCOLS, SWEEP, ProbeSettings, Protocol
+from skipbench.evaluations.segmentation.run import Split
 from skipbench.features.plan import make_plan
 from skipbench.features.source import compute
 from skipbench.features.stream import Extractor

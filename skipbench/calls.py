@@ -35,7 +35,7 @@ def function_of(name: str) -> Callable[..., Any]:
 
 def find_objects(ckpt: str | Path, images: str | Path | Iterable[Any], **given: Any) -> Path:
     """`skipbench tokencut --images`: box, mask and eigenvector drawn over images, into `out`."""
-    from skipbench.evaluations.tokencut.plain_images import find_objects
+    from skipbench.evaluations.tokencut.pictures import find_objects
 
     several = [images] if isinstance(images, str | Path) else list(images)
     tokencut = find_evaluation("tokencut")

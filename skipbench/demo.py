@@ -95,8 +95,7 @@ def make_checkpoints(folder: Path) -> tuple[Path, Path]:
 def draw_shapes(path: Path) -> Path:
     """A sheet of images of the embedded data set with their masks."""
     from skipbench.datasets import open_dataset
-    from skipbench.drawing.sheet import dataset_sheet
-    from skipbench.drawing.sheet import save
+    from skipbench.drawing.sheet import dataset_sheet, save
 
     save(dataset_sheet(open_dataset("shapes", limit=8)), path)
     return path

@@ -13,11 +13,10 @@ import logging
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from math import isfinite
 from pathlib import Path
-from types import NoneType
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -44,12 +43,8 @@ def plain_result(**parts: Any) -> Result:
 
 def write_result(folder: Path, result: Result, arrays: Mapping[str, np.ndarray]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    write_arrays(folder / f"{result.id}.npz", arrays)
+    write_whole(folder / f"{result.id}.npz", packed(arrays))
     return _write_record(folder, result)
-
-
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    write_whole(path, packed(arrays))
 
 
 def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -127,15 +122,21 @@ def _no_number(name: str) -> None:
 
 
 # What readers of records rely on. A record may be anyone's, and may have been edited.
-_PARTS: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "metrics": {},
-    "checkpoint": {"name": str, "sha256": str, "residual": (str, NoneType)},
-    "features": {},
-    "protocol": {},
-    "dataset": {
-        "name": str, "split": str, "images": int, "official_images": (int, NoneType),
-        "partial": bool, "classes": int, "fingerprint": str, "names": list,
+_DATA: dict[str, Any] = {
+    "name": str, "split": str, "images": int, "official_images": int | None,
+    "partial": bool, "classes": int, "fingerprint": str, "names": list,
+}  # fmt: skip
+_PARTS: dict[str, dict[str, Any]] = {
+    "metrics": {"headline": str | None, "per_class": dict | None},
+    "checkpoint": {
+        "name": str, "sha256": str, "residual": str | None,
+        "depth": int | None, "epoch": int | None, "optimizer": str | None,
     },
+    "features": {"layers": str | None, "blocks": list | None},
+    "protocol": {
+        "name": str | None, "seed": int | None, "method": str | None, "changes": dict | None,
+    },
+    "dataset": _DATA,
     "timing": {},
     "environment": {},
 }  # fmt: skip
@@ -148,54 +149,36 @@ def _misshapen(content: Mapping[str, Any]) -> str:
         return f"id {identity!r}"
     if not isinstance(content["evaluation"], str):
         return f"evaluation {content['evaluation']!r}"
-    parts = dict(_PARTS)
-    if content["training"] is not None:
-        parts["training"] = _PARTS["dataset"]
-    for part, keys in parts.items():
+    trained = {} if content["training"] is None else {"training": _DATA}
+    for part, keys in (_PARTS | trained).items():
         if not isinstance(content[part], dict):
             return f"{part} is not an object"
         for key, kind in keys.items():
             if not isinstance(content[part].get(key), kind):
                 return f"{part}.{key} is missing or has the wrong type"
-    return _misshapen_score(content["metrics"]) or _misshapen_labels(content)
+    return _misshapen_values(content)
 
 
-def _misshapen_score(metrics: Mapping[str, Any]) -> str:
-    """Records of pictures have none."""
+def _misshapen_values(content: Mapping[str, Any]) -> str:
+    """Records of pictures have no headline."""
+    metrics, changes = content["metrics"], content["protocol"].get("changes") or {}
     headline, ends = metrics.get("headline"), metrics.get("interval")
-    if headline is not None and not (
-        isinstance(headline, str) and is_number(metrics.get(headline))
-    ):
-        return f"metrics: no number {headline!r}"
-    if ends is not None and not (
-        isinstance(ends, list) and len(ends) == 2 and all(map(is_number, ends))
-    ):
-        return "metrics.interval"
-    return "" if isinstance(metrics.get("per_class") or {}, dict) else "metrics.per_class"
-
-
-def _misshapen_labels(content: Mapping[str, Any]) -> str:
-    checkpoint, features = content["checkpoint"], content["features"]
-    for label, kind in {"depth": int, "epoch": int, "optimizer": str}.items():
-        if not isinstance(checkpoint.get(label), kind | None):
-            return f"checkpoint.{label}"
-    blocks = features.get("blocks") or []
-    if not isinstance(blocks, list) or not all(isinstance(block, int) for block in blocks):
-        return "features.blocks"
-    if not isinstance(features.get("layers"), str | None):
-        return "features.layers"
-    for key, kind in {"name": str, "seed": int, "method": str}.items():
-        if not isinstance(content["protocol"].get(key), kind | None):
-            return f"protocol.{key}"
-    changes = content["protocol"].get("changes") or {}
-    sound = isinstance(changes, dict) and all(
-        isinstance(pair, list) and len(pair) == 2 for pair in changes.values()
-    )
-    return "" if sound else "protocol.changes"
+    blocks = content["features"].get("blocks") or []
+    sound = {
+        f"metrics: no number {headline!r}": headline is None or is_number(metrics.get(headline)),
+        "metrics.interval": ends is None or is_interval(ends),
+        "features.blocks": all(isinstance(block, int) for block in blocks),
+        "protocol.changes": all(isinstance(v, list) and len(v) == 2 for v in changes.values()),
+    }
+    return next((what for what, is_sound in sound.items() if not is_sound), "")
 
 
 def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def is_interval(value: object) -> TypeGuard[Sequence[float]]:
+    return isinstance(value, list | tuple) and len(value) == 2 and all(map(is_number, value))
 
 
 # What numpy and zipfile raise for damaged bytes.

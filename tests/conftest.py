@@ -12,6 +12,7 @@ from skipbench.engine.machine import wait_politely
 wait_politely()  # as the command does, before torch is loaded
 
 # ruff: noqa: E402
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,9 @@ from loopback import Server
 from PIL import Image
 
 from skipbench.record_store import read_result
+
+hypothesis.settings.register_profile("skipbench", deadline=None)  # the machine may be busy
+hypothesis.settings.load_profile("skipbench")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

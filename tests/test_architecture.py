@@ -1,4 +1,4 @@
-"""What the package exports, and which part may import which."""
+"""What the package exports, and which part may import which. The rules name no evaluation."""
 
 import ast
 from pathlib import Path
@@ -6,80 +6,170 @@ from pathlib import Path
 import pytest
 
 import skipbench
+from skipbench.evaluations import evaluations
 
 ROOT = Path(skipbench.__file__).parent
+EVALUATIONS = sorted(evaluations())
 
 # Each part may import those named (and itself); nothing later in the line is imported earlier.
 BASE = {"errors", "records", "files"}
+IMAGES = BASE | {"images", "engine"}
+MODELS = IMAGES | {"checkpoints", "backbones"}
+LINE = MODELS | {"datasets", "features", "settings", "pipeline", "record_store"}
 ALLOWED = {
     "errors": set(),
     "records": set(),
-    "files": {"errors"},
-    "images": {"errors", "records"},
-    "checkpoints": BASE,
-    "engine": {"records", "errors"},
     "metrics": set(),
-    "drawing": {"files", "images", "datasets", "records"},
-    "datasets": BASE | {"images", "engine"},
-    "backbones": BASE | {"checkpoints", "images", "engine"},
-    "features": BASE | {"checkpoints", "images", "backbones", "engine"},
-    "results": BASE | {"metrics", "drawing"},
-    "evaluations": BASE
-    | {"backbones", "checkpoints", "datasets", "engine", "features", "images", "metrics"}
-    | {"drawing", "pipeline", "results"},
-    "calibrate": BASE | {"evaluations", "results"},
-    "suites": BASE
-    | {"backbones", "checkpoints", "datasets", "engine", "evaluations", "features", "images"}
-    | {"pipeline", "results"},
-    "pipeline": BASE | {"checkpoints", "images", "backbones", "engine", "features", "datasets"},
-    "demo": BASE
-    | {"checkpoints", "images", "backbones", "datasets", "evaluations", "drawing", "results"},
-}
+    "console": set(),
+    "manual": {"errors"},
+    "files": {"errors"},
+    "record_store": BASE,
+    "images": {"errors", "records"},
+    "engine": {"errors", "records"},
+    "checkpoints": BASE,
+    "datasets": IMAGES,
+    "drawing": BASE | {"images", "datasets"},
+    "backbones": IMAGES | {"checkpoints"},
+    "features": MODELS,
+    "settings": MODELS | {"features"},
+    "pipeline": LINE,
+    "evaluations": LINE | {"metrics", "drawing", "console"},
+    "results": BASE | {"metrics", "drawing", "console", "settings", "record_store"}
+    | {"evaluations", "pipeline"},
+    "suites": LINE | {"evaluations"},
+    "calls": LINE | {"evaluations"},
+    "demo": LINE | {"evaluations", "drawing", "results"},
+}  # fmt: skip
+# Named in annotations alone, not imported when the program runs.
+ANNOTATED = {"settings": {"pipeline"}, "pipeline": {"evaluations"}}
 
-# Methods are pure: arrays in, arrays out; no model, no file, no flag.
-PURE = {"metrics", "records", "errors", "engine", "evaluations"}
+# Methods are pure: arrays in, arrays out; no model, no file, no flag. Of settings and protocols
+# they take constants and types.
+PURE = {"errors", "records", "metrics", "engine"}
 METHODS = [
     "segmentation/class_map", "segmentation/pixels", "segmentation/scores", "segmentation/tokens",
-    "probe/method", "probe/heads", "probe/training", "knn/method", "knn/bank", "cluster/method",
-    "tokencut/method", "tokencut/graph", "tokencut/eigenvector", "tokencut/lost",
-    "tokencut/objects", "pca/method",
+    "probe/heads", "probe/training", "knn/bank", "tokencut/graph",
+    *(f"{name}/method" for name in EVALUATIONS),
 ]  # fmt: skip
+ARRAYS = {"np", "numpy", "torch", "scipy", "faiss", "math"}
 
 
-def imported(path):
-    """The parts of skipbench that a file imports, at any depth of nesting."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = []
-        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
+def under_type_checking(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from map(id, ast.walk(node))
+
+
+def imported(path, annotations=True):
+    """Modules, or names in them, that a file imports, at any depth of nesting."""
+    tree = ast.parse(path.read_text())
+    left_out = set() if annotations else set(under_type_checking(tree))
+    for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: import by the full name"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        for name in names:
-            words = name.split(".")
-            if words[0] == "skipbench" and len(words) > 1 and words[1] != "__version__":
-                yield words[1]
+            yield from (alias.name for alias in node.names)
+
+
+def of_ours(path, annotations=True):
+    """The same within skipbench, as words: ("files", "write_whole")."""
+    for name in imported(path, annotations):
+        first, *words = name.split(".")
+        if first == "skipbench" and words and words != ["__version__"]:
+            yield tuple(words)
+
+
+def files_of(part):
+    alone = ROOT / f"{part}.py"
+    return [alone] if alone.exists() else sorted((ROOT / part).rglob("*.py"))
 
 
 @pytest.mark.parametrize("part", ALLOWED)
 def test_nothing_later_is_imported_earlier(part):
-    target = ROOT / part
-    files = (
-        [target.with_suffix(".py")] if target.with_suffix(".py").exists() else target.rglob("*.py")
-    )
-    for path in files:
-        wrong = set(imported(path)) - ALLOWED[part] - {part}
-        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_methods_are_pure(method):
-    wrong = set(imported(ROOT / "evaluations" / f"{method}.py")) - PURE
-    assert not wrong, f"{method} imports {wrong}"
+    for path in files_of(part):
+        parts = {words[0] for words in of_ours(path, annotations=False)} - {part}
+        named = {words[0] for words in of_ours(path)} - {part} - ANNOTATED.get(part, set())
+        where = path.relative_to(ROOT)
+        assert not (wrong := parts - ALLOWED[part]), f"{where} imports {wrong}"
+        assert not (wrong := named - ALLOWED[part]), f"{where} names {wrong}"
 
 
 def test_every_part_has_a_rule():
     parts = {p.stem for p in ROOT.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
     assert parts - {"__init__", "__main__", "cli"} == set(ALLOWED)
+
+
+def test_no_private_module_is_imported_from_another_package():
+    for path in ROOT.rglob("*.py"):
+        for words in of_ours(path):
+            private = next((i for i, word in enumerate(words) if word.startswith("_")), None)
+            if private is not None and not words[private].endswith("__"):
+                assert ROOT.joinpath(*words[:private]) == path.parent, f"{path}: {words}"
+
+
+# -- evaluations
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_no_evaluation_imports_another(name):
+    others = set(EVALUATIONS) - {name}
+    for path in (ROOT / "evaluations" / name).rglob("*.py"):
+        assert not others & set(evaluations_named(path)), path
+
+
+def evaluations_named(path):
+    """Evaluations whose folder a file imports from."""
+    return [words[1] for words in of_ours(path) if words[0] == "evaluations" if len(words) > 1]
+
+
+def test_nothing_else_imports_from_the_folder_of_an_evaluation():
+    """But for `find_objects`, which is public by its own name, and for how images are opened."""
+    folders = [ROOT / "evaluations" / name for name in EVALUATIONS]
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.rglob("*.py")
+        if not any(folder in path.parents for folder in folders)
+        and set(EVALUATIONS) & set(evaluations_named(path))
+    }
+    assert found <= {"calls.py", "evaluations/data.py"}
+
+
+def test_no_text_of_the_package_lists_the_evaluations():
+    """The folder is the registry: their names stand together nowhere."""
+    for path in ROOT.rglob("*.py"):
+        words = {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        assert len(words & set(EVALUATIONS)) < 3, path
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_an_evaluation_has_the_files_that_a_reader_looks_for(name):
+    there = {path.stem for path in (ROOT / "evaluations" / name).glob("*.py")}
+    assert {"settings", "method", "run", "record", "page", "estimate"} <= there
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_are_pure(method):
+    """So is everything that they import."""
+    path = ROOT / "evaluations" / f"{method}.py"
+    for words in of_ours(path):
+        if words[0] == "evaluations" and words[2] in ("settings", "protocols"):
+            assert not words[3].endswith("Settings"), words
+        elif words[0] == "evaluations":
+            assert any("/".join(words[1:]).startswith(pure) for pure in METHODS), words
+        else:
+            assert words[0] in PURE, words
+    assert ARRAYS & {name.split(".")[0] for name in imported(path)}
+    assert "open(" not in path.read_text()
+
+
+# -- the whole
 
 
 def test_one_place_opens_weights():

@@ -226,8 +226,7 @@ def _verdict(split: "SplitReport") -> str:
 def show(settings: SheetSettings) -> None:
     """Draw some images with their masks or boxes, in the data set's colours."""
     from skipbench.datasets import open_dataset
-    from skipbench.drawing.sheet import dataset_sheet
-    from skipbench.drawing.sheet import save
+    from skipbench.drawing.sheet import dataset_sheet, save
     from skipbench.files import ensure_writable
 
     data = open_dataset(

@@ -24,7 +24,7 @@ from skipbench.datasets import (
 from skipbench.engine.parallel import in_parallel
 from skipbench.errors import DataError, UsageError, some_of
 from skipbench.evaluations.pca.settings import MARK, OF_DATASET
-from skipbench.evaluations.probe.protocols import Protocol
+from skipbench.evaluations.probe.settings import Protocol
 from skipbench.files import unlike
 from skipbench.images import ImageItem, find_images
 
@@ -169,11 +169,12 @@ def _with_masks(data: Dataset, who: str = f"are needed; {NAMES}") -> Dataset:
     return data
 
 
-def check_masks(train: Dataset, val: Dataset) -> None:
+def check_masks(*splits: Dataset) -> None:
     """Every mask is decoded before the long work begins: a strange label would else be found only
-    hours later. Also says which classes can be neither learnt nor found."""
-    seen = [check_labelled(data) for data in (train, val)]
-    unknown = [name for i, name in enumerate(val.classes) if seen[1][i] and not seen[0][i]]
+    hours later. Also says which classes of the last split are in no mask of the first."""
+    seen = [check_labelled(data) for data in splits]
+    classes = splits[-1].classes
+    unknown = [name for i, name in enumerate(classes) if seen[-1][i] and not seen[0][i]]
     if unknown:
         log.info(
             "%d classes occur in val but in no training mask: %s", len(unknown), some_of(unknown)

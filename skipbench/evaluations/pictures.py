@@ -19,9 +19,7 @@ import numpy as np
 from PIL import Image
 
 from skipbench.datasets import Dataset, Item
-from skipbench.drawing.sheet import legend_of
-from skipbench.drawing.sheet import blend, paint
-from skipbench.drawing.sheet import Cell, save, sheet
+from skipbench.drawing.sheet import Cell, blend, legend_of, paint, save, sheet
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, unlike, write_whole
 from skipbench.images import ImageItem
@@ -95,14 +93,17 @@ class Drawing:
 
 def draw_record(folder: Path, drawing: Drawing, number: int, result: Result, how: str) -> None:
     """All pictures of a record. how: what it is a record of, beside checkpoint and data."""
-    checkpoint, data = result.checkpoint, drawing.data
-    title = (
-        f"{checkpoint['name']} ({checkpoint['residual']}), {how}, "
-        f"{data.name} {data.split}: mIoU {result.metrics['miou']:.1f}"
-    )
-    draw_predictions(folder, drawing, number, title)
+    draw_predictions(folder, drawing, number, title_of(result, how, "mIoU"))
     draw_tiles(folder / "tiles", drawing, number)
     log.info("pictures: %s", folder)
+
+
+def title_of(result: Result, how: str, metric: str) -> str:
+    checkpoint, dataset = result.checkpoint, result.dataset
+    return (
+        f"{checkpoint['name']} ({checkpoint['residual']}), {how}, {dataset['name']} "
+        f"{dataset['split']}: {metric} {result.metrics[result.metrics['headline']]:.1f}"
+    )
 
 
 def draw_predictions(folder: Path, drawing: Drawing, number: int, title: str) -> None:
@@ -137,15 +138,11 @@ def draw_tiles(folder: Path, drawing: Drawing, number: int) -> None:
     tiles, seen = [], set[int]()
     for image in range(min(number, len(drawing.items))):
         drawn = drawing.draw(image)
-        files = {}
-        shown = {"image": drawn.image, "truth": drawn.truth, "prediction": drawn.prediction}
-        for kind, picture in {**shown, **drawn.more}.items():
-            files[kind] = f"{image:05d}_{kind}.png"
-            save_tile(folder / files[kind], picture)
-        own = {kind: files.pop(kind) for kind in ("prediction", *drawn.more)}
+        shared = {"image": drawn.image, "truth": drawn.truth}
+        own = {"prediction": drawn.prediction, **drawn.more}
         miou = float(miou_percent(drawing.counts[image]))
         note = "" if np.isnan(miou) else f"mIoU {miou:.1f}"
-        tiles.append({"image": drawn.item.name, "shared": files, "own": own, "note": note})
+        tiles.append(save_tile(folder, image, drawn.item.name, note, shared, own))
         seen |= drawn.classes
     legend = [
         (name, "#{:02x}{:02x}{:02x}".format(*colour))
@@ -154,16 +151,30 @@ def draw_tiles(folder: Path, drawing: Drawing, number: int) -> None:
     write_tiles(folder, tiles, legend)
 
 
-def write_tiles(folder: Path, tiles: list[dict[str, Any]], legend: list[tuple[str, str]]) -> None:
+def write_tiles(
+    folder: Path, tiles: list[dict[str, Any]], legend: Sequence[tuple[str, str]] = ()
+) -> None:
     """index.json, written last: where it exists, all tiles do."""
     index = {"tiles": tiles, "legend": legend}
     write_whole(folder / "index.json", json.dumps(index, indent=1).encode())
 
 
-def save_tile(path: Path, pixels: np.ndarray) -> None:
-    height, width = pixels.shape[:2]
-    size_wh = max(1, round(width * TILE_HEIGHT / height)), TILE_HEIGHT
-    save(Image.fromarray(pixels).resize(size_wh, Image.Resampling.LANCZOS), path)
+def save_tile(
+    folder: Path,
+    number: int,
+    name: str,
+    note: str,
+    shared: Mapping[str, np.ndarray],
+    own: Mapping[str, np.ndarray],
+) -> dict[str, Any]:
+    """PNGs of one image, and its entry in index.json. shared: what is the same for all models."""
+    for kind, pixels in {**shared, **own}.items():
+        image = Image.fromarray(pixels)
+        size_wh = max(1, round(image.width * TILE_HEIGHT / image.height)), TILE_HEIGHT
+        path = folder / f"{number:05d}_{kind}.png"
+        save(image.resize(size_wh, Image.Resampling.LANCZOS), path)
+    files = [{kind: f"{number:05d}_{kind}.png" for kind in kinds} for kinds in (shared, own)]
+    return {"image": name, "shared": files[0], "own": files[1], "note": note}
 
 
 def file_names(names: Sequence[str]) -> list[str]:

@@ -237,6 +237,10 @@ class FeatureRun(Run):
             for stage, spent in self.seconds.items()
         }
 
+    def tidy(self, cell: Any) -> None:
+        self.chunks(cell).forget()
+        self.training_state(cell).forget()
+
     def drawn(self) -> list[Any]:
         """Of several seeds, the first is enough to look at."""
         first = self.cells[0].seed

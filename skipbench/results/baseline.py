@@ -15,7 +15,7 @@ import numpy as np
 
 from skipbench.errors import DataError, UsageError
 from skipbench.files import ensure_writable, write_whole
-from skipbench.record_store import parse_json, read_arrays, write_arrays
+from skipbench.record_store import packed, parse_json, read_arrays
 from skipbench.results.entries import Entry, differing, entries, grouped
 from skipbench.results.read import Source, read_results
 from skipbench.results.scores import FACTS, fits, only, parse_where
@@ -177,7 +177,7 @@ def write_baseline(path: Path, baseline: Baseline) -> None:
         + '\n],\n"protocols": {\n' + ",\n".join(protocols) + "\n}\n}\n"
     )  # fmt: skip
     if baseline.counts:
-        write_arrays(path.with_suffix(".npz"), baseline.counts)
+        write_whole(path.with_suffix(".npz"), packed(baseline.counts))
     write_whole(path, text.encode("utf-8", "surrogateescape"))
 
 

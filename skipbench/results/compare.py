@@ -116,8 +116,7 @@ def draw_comparison(
 ) -> Path:
     """A sheet of the images with the largest effect. ckpts: new places of the weights, if they
     moved; places: data_root, cache, device, …"""
-    from skipbench.drawing.sheet import legend_of
-    from skipbench.drawing.sheet import Cell, save, sheet
+    from skipbench.drawing.sheet import Cell, legend_of, save, sheet
 
     scores = Score(found.a[0]), Score(found.b[0])
     if any(one.counts_name != "counts" for one in (*found.a, *found.b)):

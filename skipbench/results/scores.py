@@ -100,15 +100,10 @@ class Score:
             return "single" if layers == "last" else str(layers)
         return f"block {blocks[0]}" if len(blocks) == 1 else "blocks " + ",".join(map(str, blocks))
 
-    @property
-    def by_block(self) -> bool:
-        """Each block has a score of its own; this is that of one of them."""
-        return self.evaluation.by_block
-
     @cached_property
     def blocks(self) -> list[Mapping[str, Any]]:
         """The scores of each block; empty if blocks are used together."""
-        rows = self.result.metrics.get("blocks") if self.by_block else None
+        rows = self.result.metrics.get("blocks") if self.evaluation.by_block else None
         return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
     @cached_property

@@ -2,24 +2,13 @@
 
 read.py             TOML → checked entries; all mistakes at once, each with its path
 plan.py             the cells, in the order they are run; data sets are opened
-shared_features.py  one pass over the images for several evaluations
+checkpoint_files.py the weights files: found, checked, opened
 execute.py          runs the cells: finished ones are skipped, failures are recorded
 ledger.py           which cells are done, and which have failed
 forecast.py         estimates time and disk
 """
 
 from skipbench.suites.execute import Outcome, carry_out, exit_code, run
-from skipbench.suites.plan import Cell, Plan, make_plan
-from skipbench.suites.read import Suite, read_suite
+from skipbench.suites.plan import make_plan
 
-__all__ = [
-    "Cell",
-    "Outcome",
-    "Plan",
-    "Suite",
-    "carry_out",
-    "exit_code",
-    "make_plan",
-    "read_suite",
-    "run",
-]
+__all__ = ["Outcome", "carry_out", "exit_code", "make_plan", "run"]

@@ -1,12 +1,23 @@
-"""The weights files that a suite names: one, or all that a pattern finds."""
+"""The weights files that a suite names: found, checked against their hashes, and opened."""
 
+import logging
 import os
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from glob import escape, glob
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from skipbench.errors import CheckpointError
 from skipbench.files import missing_checkpoint, user_path
+from skipbench.suites.problems import Problems
+
+if TYPE_CHECKING:
+    from skipbench.pipeline import Inspection, Reading
+    from skipbench.suites.read import CheckpointEntry
+
+log = logging.getLogger("skipbench")
 
 
 def checkpoint_files(text: str, base: Path) -> tuple[list[str], bool]:
@@ -57,3 +68,61 @@ def _number(stem: str) -> int | None:
     last = re.search(r"(\d+)\D*$", stem)
     found = told or last
     return int(found[1]) if found and len(found[1]) < 10 else None
+
+
+# -- their contents
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint, read once for all of its cells."""
+
+    reading: "Reading"
+    inspection: "Inspection"
+
+
+def check_hashes(suite: Path, entries: "Iterable[CheckpointEntry]") -> None:
+    """Before anything runs, so that a wrong file is not found hours later."""
+    from skipbench.checkpoints.files import sha256_of
+
+    problems = Problems(suite)
+    for entry in dict.fromkeys(entries):
+        if entry.sha256 and Path(entry.path).is_file():
+            try:
+                _compare_hash(entry, sha256_of(Path(entry.path)))
+            except CheckpointError as error:
+                problems.add(f"{entry.table}.sha256", error)
+    problems.raise_if_any()
+
+
+def _compare_hash(entry: "CheckpointEntry", sha256: str) -> None:
+    if entry.sha256 and not sha256.startswith(entry.sha256):
+        raise CheckpointError(
+            f"{entry.path}: not the expected file\nsha256 {sha256}\nexpected {entry.sha256}"
+        )
+
+
+def open_entry(entry: "CheckpointEntry", device: str) -> Opened:
+    """The checkpoint, with what the suite says of it."""
+    from skipbench.checkpoints import Expected
+    from skipbench.pipeline import inspect, labelled
+
+    whole = entry.sha256 if entry.sha256 and len(entry.sha256) == 64 else None
+    reading: Reading = {
+        "residual": entry.residual,
+        "weights": entry.weights,
+        "expected": Expected(depth=entry.depth, heads=entry.heads, sha256=whole),
+        "position_rule": entry.position_rule,
+        "device": device,
+        "labels": entry.labels,
+    }
+    inspection = inspect(entry.path, **reading)
+    checkpoint = inspection.checkpoint
+    _compare_hash(entry, checkpoint.facts.sha256)
+    told, named = checkpoint.facts.epoch, entry.name_epoch
+    if told is not None and named is not None and abs(told - named) > 1:  # DINO counts from both
+        log.warning("%s says epoch %s, its name %s: using the file's", entry.name, told, named)
+    if checkpoint.facts.epoch is None and entry.name_epoch is not None:
+        checkpoint = labelled(checkpoint, {"epoch": entry.name_epoch})
+        inspection = replace(inspection, checkpoint=checkpoint)
+    return Opened(reading, inspection)

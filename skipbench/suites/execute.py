@@ -7,30 +7,21 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from traceback import format_exc
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from skipbench.engine.progress import Begin, overall
-from skipbench.errors import CheckpointError, SkipbenchError, UsageError
+from skipbench.errors import SkipbenchError, UsageError
 from skipbench.files import cache_folder, ensure_writable
-from skipbench.records import Result
-from skipbench.suites.ledger import Ledger, exit_code_of
+from skipbench.records import FeatureSpec, Result
+from skipbench.suites.checkpoint_files import Opened, check_hashes, open_entry
+from skipbench.suites.ledger import Ledger, error_facts, exit_code_of
 from skipbench.suites.plan import Cell, Plan, make_plan, settings_of
-from skipbench.suites.problems import Problems
-from skipbench.suites.read import CheckpointEntry
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.run import Run
-    from skipbench.pipeline import Inspection, Reading
+    from skipbench.evaluations.run import Need, Run
+    from skipbench.suites.forecast import Forecast
 
 log = logging.getLogger("skipbench")
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A checkpoint, read once for all of its cells."""
-
-    reading: "Reading"
-    inspection: "Inspection"
 
 
 @dataclass(frozen=True)
@@ -67,11 +58,7 @@ class Outcome:
             for name, value in figure_of(result).items():
                 content.setdefault(name, []).append(value)
         if self.error:
-            content["error"] = {
-                "type": type(self.error).__name__,
-                "message": str(self.error),
-                "exit_code": exit_code_of(self.error),
-            }
+            content["error"] = error_facts(self.error)
         return content
 
 
@@ -81,12 +68,7 @@ def figure_of(result: Result) -> dict[str, Any]:
     return {} if name is None else {name: result.metrics[name]}
 
 
-class _MayHaveFailed(Protocol):
-    @property
-    def error(self) -> Exception | None: ...
-
-
-def exit_code(entries: Sequence[_MayHaveFailed]) -> int:
+def exit_code(entries: "Sequence[Outcome | Forecast]") -> int:
     """That of the first failure, or 0."""
     return next((exit_code_of(entry.error) for entry in entries if entry.error), 0)
 
@@ -132,7 +114,7 @@ class _Work:
         if before:
             log.info("%d of %d cells: done before; --force recomputes them", before, len(cells))
         todo = [cell for cell in cells if cell not in self.outcomes]
-        check_hashes(self.plan, todo)
+        check_hashes(self.plan.suite.path, [cell.checkpoint for cell in todo])
         if todo:
             with overall(len(cells), "cell") as self.begin:
                 for _, group in groupby(todo, lambda cell: cell.checkpoint):
@@ -180,8 +162,6 @@ class _Work:
 
     def _share(self, runs: "dict[Cell, Run]") -> None:
         """Features of which several evaluations need different blocks or tensors, in one pass."""
-        from skipbench.suites.shared_features import passes
-
         needs = [(need, cell) for cell, run in runs.items() for need in run.needs()]
         whose = {id(need): cell for need, cell in needs}
         for one in passes([need for need, _ in needs]) if len(runs) > 1 else []:
@@ -219,55 +199,52 @@ class _Work:
             error.__traceback__ = error.__context__ = error.__cause__ = None
 
 
-def check_hashes(plan: Plan, cells: Sequence[Cell]) -> None:
-    """Before anything runs, so that a wrong file is not found hours later."""
-    from skipbench.checkpoints.files import sha256_of
-
-    problems = Problems(plan.suite.path)
-    for entry in dict.fromkeys(cell.checkpoint for cell in cells):
-        if entry.sha256 and Path(entry.path).is_file():
-            try:
-                _compare_hash(entry, sha256_of(Path(entry.path)))
-            except CheckpointError as error:
-                problems.add(f"{entry.table}.sha256", error)
-    problems.raise_if_any()
-
-
-def _compare_hash(entry: CheckpointEntry, sha256: str) -> None:
-    if entry.sha256 and not sha256.startswith(entry.sha256):
-        raise CheckpointError(
-            f"{entry.path}: not the expected file\nsha256 {sha256}\nexpected {entry.sha256}"
-        )
-
-
-def open_entry(entry: CheckpointEntry, device: str) -> Opened:
-    """The checkpoint, with what the suite says of it."""
-    from skipbench.checkpoints import Expected
-    from skipbench.pipeline import inspect, labelled
-
-    whole = entry.sha256 if entry.sha256 and len(entry.sha256) == 64 else None
-    reading: Reading = {
-        "residual": entry.residual,
-        "weights": entry.weights,
-        "expected": Expected(depth=entry.depth, heads=entry.heads, sha256=whole),
-        "position_rule": entry.position_rule,
-        "device": device,
-        "labels": entry.labels,
-    }
-    inspection = inspect(entry.path, **reading)
-    checkpoint = inspection.checkpoint
-    _compare_hash(entry, checkpoint.facts.sha256)
-    told, named = checkpoint.facts.epoch, entry.name_epoch
-    if told is not None and named is not None and abs(told - named) > 1:  # DINO counts from both
-        log.warning("%s says epoch %s, its name %s: using the file's", entry.name, told, named)
-    if checkpoint.facts.epoch is None and entry.name_epoch is not None:
-        checkpoint = labelled(checkpoint, {"epoch": entry.name_epoch})
-        inspection = replace(inspection, checkpoint=checkpoint)
-    return Opened(reading, inspection)
-
-
 def open_cell(plan: Plan, cell: Cell, opened: Opened) -> "Run":
     from skipbench.pipeline import open_run
 
     settings = settings_of(plan.places, cell, opened.reading)
     return open_run(cell.kind, settings, plan.data_of(cell), [opened.inspection])
+
+
+# -- one pass over the images for all evaluations that need features of the same images
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Needs of one model on the same images at the same size, and a spec that covers them all."""
+
+    needs: "tuple[Need, ...]"
+    spec: FeatureSpec
+
+    @property
+    def is_shared(self) -> bool:
+        """Otherwise the first evaluation computes what all of them need."""
+        return any(set(need.spec.columns) != set(self.spec.columns) for need in self.needs)
+
+    def compute(self) -> None:
+        """Afterwards each evaluation finds its features in the cache."""
+        first = self.needs[0]
+        first.check()
+        label = f"features of {first.what} for {len(self.needs)} evaluations"
+        first.source.features(first.backbone, first.pictures, self.spec, label).close()
+
+
+def passes(needs: "Sequence[Need]") -> list[Pass]:
+    from skipbench.features.store import describe, key_of
+
+    groups: dict[str, list[Need]] = {}
+    for need in needs:
+        key = key_of(describe(need.backbone, need.pictures, need.spec))
+        groups.setdefault(key, []).append(need)
+    return [
+        Pass(tuple(group), _for_all([need.spec for need in group])) for group in groups.values()
+    ]
+
+
+def _for_all(specs: Sequence[FeatureSpec]) -> FeatureSpec:
+    """Every tensor of every block that one of them takes."""
+    return replace(
+        specs[0],
+        blocks=tuple(sorted({block for spec in specs for block in spec.blocks})),
+        tensors=tuple(dict.fromkeys(tensor for spec in specs for tensor in spec.tensors)),
+    )

@@ -1,12 +1,13 @@
 """`skipbench run --dry-run`: the matrix with estimated time and disk. Nothing is written."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 from skipbench.engine.progress import overall
-from skipbench.suites.execute import Opened, check_hashes, open_cell, open_entry
-from skipbench.suites.ledger import Ledger, exit_code_of
+from skipbench.suites.checkpoint_files import Opened, check_hashes, open_entry
+from skipbench.suites.execute import open_cell, passes
+from skipbench.suites.ledger import Ledger, error_facts
 from skipbench.suites.plan import Cell, Plan
 
 if TYPE_CHECKING:
@@ -29,12 +30,10 @@ class Forecast:
     error: Exception | None = None
 
     def to_json(self) -> dict[str, Any]:
-        content = {**asdict(replace(self, cell=None, error=None)), **self.cell.facts()}  # type: ignore[arg-type]
+        content = {**vars(self), **self.cell.facts()}
         del content["cell"]
         if self.error:
-            code = exit_code_of(self.error)
-            name, message = type(self.error).__name__, str(self.error)
-            content["error"] = {"type": name, "message": message, "exit_code": code}
+            content["error"] = error_facts(self.error)
         return content
 
 
@@ -54,7 +53,7 @@ class _Dry:
             if results := ledger.find(cell):
                 self.found[cell] = Forecast(cell, "done before", len(results))
         todo = [cell for cell in cells if cell not in self.found]
-        check_hashes(self.plan, todo)
+        check_hashes(self.plan.suite.path, [cell.checkpoint for cell in todo])
         with overall(len(cells), "cell") as begin:
             for entry, group in groupby(todo, lambda cell: cell.checkpoint):
                 begin(len(self.found), f"trial of {entry.name}")
@@ -109,8 +108,6 @@ class _Dry:
 
     def _add_passes(self, trials: "list[_Trial]") -> None:
         """Each counts towards the first cell that lacks some of it."""
-        from skipbench.suites.shared_features import passes
-
         whose = {
             id(need): trial
             for trial in trials

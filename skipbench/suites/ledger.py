@@ -110,6 +110,11 @@ class Ledger:
             log.warning("%s: the failure cannot be recorded: %s", cell.title, trouble)
 
 
+def error_facts(error: Exception) -> dict[str, Any]:
+    kind, code = type(error).__name__, exit_code_of(error)
+    return {"type": kind, "message": str(error), "exit_code": code}
+
+
 def exit_code_of(error: Exception) -> int:
     return error.exit_code if isinstance(error, SkipbenchError) else 1
 

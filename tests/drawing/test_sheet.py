@@ -9,9 +9,17 @@ import pytest
 from PIL import Image
 
 from skipbench.datasets import open_dataset
-from skipbench.drawing.sheet import dataset_sheet
-from skipbench.drawing.sheet import UNLABELLED, blend, draw_boxes, hues, paint
-from skipbench.drawing.sheet import Cell, save, sheet
+from skipbench.drawing.sheet import (
+    UNLABELLED,
+    Cell,
+    blend,
+    dataset_sheet,
+    draw_boxes,
+    hues,
+    paint,
+    save,
+    sheet,
+)
 from skipbench.files import unlike
 
 RED, BLUE = (200, 0, 0), (0, 0, 200)

@@ -65,11 +65,10 @@ def test_numbers_are_sorted_and_each_once():
 def test_a_choice_suggests_the_nearest():
     parse = parsers.choice("skip", "skipless", "auto")
     assert parse("auto") == "auto"
-    assert refusal(parse, "skiples") == (
-        "expected skip, skipless or auto. Did you mean 'skipless'?"
-    )
+    words = "expected skip, skipless or auto. Did you mean 'skipless'?"
+    assert refusal(parse, "skiples") == words
     assert parsers.choices("a", "b")(["b", "a", "b"]) == ("b", "a")
-    assert refusal(parsers.choices("a", "b"), 5) == "expected a or b."
+    assert refusal(parsers.choices("a", "b"), 5) == "expected a or b"
 
 
 def test_text_is_not_empty():

@@ -7,7 +7,7 @@ from skipbench.engine import vectors
 from skipbench.evaluations.cluster import method
 from skipbench.evaluations.cluster.run import ClusterCell, ClusterRun
 from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate, Trial
-from skipbench.evaluations.segmentation.images import Split
+from skipbench.evaluations.segmentation.run import Split
 
 TRIAL_TURNS = 5
 

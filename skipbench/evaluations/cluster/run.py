@@ -7,7 +7,7 @@ clusters → the cluster of every pixel → clusters as classes, on the whole sp
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,23 +16,22 @@ from scipy.sparse import csr_array, vstack
 from skipbench.datasets import Dataset
 from skipbench.drawing.sheet import hues
 from skipbench.engine import vectors
-from skipbench.engine.progress import progress
+from skipbench.engine.progress import Progress, progress
 from skipbench.errors import UsageError
 from skipbench.evaluations.cluster import EVALUATION, method
 from skipbench.evaluations.cluster import record as written
 from skipbench.evaluations.cluster.method import TURNS
 from skipbench.evaluations.cluster.record import clusters_words
 from skipbench.evaluations.cluster.settings import CLASSES, ClusterSettings
-from skipbench.evaluations.data import check_labelled
-from skipbench.evaluations.resume import Arrays, in_chunks
-from skipbench.evaluations.run import Arrays as RecordArrays
-from skipbench.evaluations.run import Cell, FeatureRun
-from skipbench.evaluations.segmentation.images import Split
+from skipbench.evaluations.run import Arrays, Cell
+from skipbench.evaluations.segmentation.run import SegmentationRun
 from skipbench.evaluations.segmentation.scores import figures
 from skipbench.evaluations.segmentation.tokens import TokenMap, even_shares, normalised, randomness
 from skipbench.pipeline import Inspection
-from skipbench.record_store import read_arrays
 from skipbench.records import Result
+
+if TYPE_CHECKING:
+    from skipbench.evaluations.pictures import Predict
 
 log = logging.getLogger("skipbench")
 
@@ -63,7 +62,7 @@ class Clustering:
         return cls(state["centroids"].numpy(), float(state["inertia"]), int(state["tokens"]))
 
 
-class ClusterRun(FeatureRun):
+class ClusterRun(SegmentationRun):
     """Clusterings with the same number of clusters are scored in one pass."""
 
     evaluation = EVALUATION
@@ -110,12 +109,7 @@ class ClusterRun(FeatureRun):
     def groups(self) -> Iterator[list[ClusterCell]]:
         yield from self.grouped_by(lambda cell: cell.blocks)
 
-    def check_data(self) -> None:
-        check_labelled(self.val)
-
-    def compute(
-        self, cells: Sequence[ClusterCell]
-    ) -> Iterator[tuple[ClusterCell, Result, RecordArrays]]:
+    def compute(self, cells: Sequence[ClusterCell]) -> Iterator[tuple[ClusterCell, Result, Arrays]]:
         """First all clusterings, seed by seed: they share a sample."""
         made: dict[str, Clustering] = {}
         before = dict(self.seconds)
@@ -126,7 +120,7 @@ class ClusterRun(FeatureRun):
         self._sampled = None
         for count in dict.fromkeys(cell.clusters for cell in cells):
             same = [cell for cell in cells if cell.clusters == count]
-            for cell, pairs in self._score(same, made):
+            for cell, pairs in zip(same, self._score(same, made), strict=True):
                 yield cell, *self._record(cell, made[cell.id], pairs, before)
 
     # -- k-means
@@ -177,36 +171,26 @@ class ClusterRun(FeatureRun):
 
     def _score(
         self, cells: Sequence[ClusterCell], made: Mapping[str, Clustering]
-    ) -> Iterator[tuple[ClusterCell, csr_array]]:
+    ) -> Iterator[csr_array]:
         """Pixels by image, cluster and class; one pass over the images for all cells, which have
         the same number of clusters."""
-        chunks = {cell.id: self.chunks(cell) for cell in cells}
         split, classes = self.split(cells[0]), len(self.val.classes)
+
+        def score(
+            images: Sequence[int], cells: Sequence[ClusterCell], advance: Progress
+        ) -> list[dict[str, np.ndarray]]:
+            centroids = [made[cell.id].centroids for cell in cells]
+            return list(map(_parts, method.score(split, images, centroids, classes, advance)))
+
         label = f"{clusters_words(cells[0].clusters)}, {cells[0].layers}"
-        with progress(label, len(self.val)) as advance, self.timed("scoring"):
-
-            def work(numbers: Sequence[int], names: Sequence[str]) -> dict[str, Arrays]:
-                centroids = [made[name].centroids for name in names]
-                found = method.score(split, numbers, centroids, classes, advance)
-                return {name: _parts(pairs) for name, pairs in zip(names, found, strict=True)}
-
-            parts = in_chunks(
-                chunks, len(self.val), work, advance, self.settings.force, self.shard_images
-            )
+        size = cells[0].clusters * classes
+        scored = self.scored(cells, label, score)
         for cell in cells:
-            size = cell.clusters * classes
-            yield cell, csr_array(vstack([_joined(part, size) for part in parts[cell.id]]))
-
-    def tidy(self, cell: Cell) -> None:
-        self.chunks(cell).forget()
-        self.training_state(cell).forget()
-
-    def split(self, cell: Cell) -> Split:
-        return Split(self.val_features, self.val, self.columns(cell), None)
+            yield csr_array(vstack([_joined(part, size) for part in scored[cell.id]]))
 
     def _record(
         self, cell: ClusterCell, made: Clustering, pairs: csr_array, before: Mapping[str, float]
-    ) -> tuple[Result, RecordArrays]:
+    ) -> tuple[Result, Arrays]:
         classes = len(self.val.classes)
         pixels = np.asarray(pairs.sum(0)).reshape(cell.clusters, classes)
         matching = method.match(pixels)
@@ -231,25 +215,21 @@ class ClusterRun(FeatureRun):
 
     # -- pictures
 
-    def draw(self, cell: ClusterCell, result: Result) -> None:
-        from skipbench.evaluations.pictures import Drawing, draw_record
-
-        arrays = read_arrays(self.settings.out / f"{result.id}.npz")
+    def predictor(self, cell: ClusterCell, arrays: Arrays) -> "Predict":
         split, colours = self.split(cell), hues(cell.clusters)
 
-        def predict(
-            image: int, size_hw: tuple[int, int]
-        ) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
+        def predict(image: int, size_hw: tuple[int, int]) -> tuple[np.ndarray, Arrays]:
             tokens = TokenMap(split.grid(image), normalised(split.tokens(image)))
             (clusters,) = method.nearest_centroid(tokens, size_hw, [arrays["centroids"]])
             return arrays["matching"][clusters], {"clusters": colours[clusters]}
 
-        drawing = Drawing(self.val, self.val, predict, arrays["counts"])
-        how = f"{cell.layers}, {clusters_words(cell.clusters)}, seed {cell.seed}"
-        draw_record(self.settings.out / result.id, drawing, self.settings.pictures, result, how)
+        return predict
+
+    def caption(self, cell: ClusterCell) -> str:
+        return f"{cell.layers}, {clusters_words(cell.clusters)}, seed {cell.seed}"
 
 
-def _parts(pairs: csr_array) -> Arrays:
+def _parts(pairs: csr_array) -> dict[str, np.ndarray]:
     """As a chunk has them."""
     return {"starts": pairs.indptr, "pairs": pairs.indices, "pixels": pairs.data}
 

@@ -1,20 +1,24 @@
-"""Which training patches are remembered, and what is known of each: Hummingbird's sampling.
+"""Which training patches are remembered, what is known of each, and how they are kept in memory.
 
-The label of a patch is the share of each class among its labelled pixels. The memory is shared
-evenly between the images. Within an image each patch has a score: for every class in it, in how
-many patches of the image that class is, summed, times a random number from 0 to 1. The patches with
-the lowest scores are taken: rare classes are preferred, none is certain. A patch without a labelled
-pixel is never taken.
+The sampling is Hummingbird's. The label of a patch is the share of each class among its labelled
+pixels. The memory is shared evenly between the images. Within an image each patch has a score: for
+every class in it, in how many patches of the image that class is, summed, times a random number
+from 0 to 1. The patches with the lowest scores are taken: rare classes are preferred, none is
+certain. A patch without a labelled pixel is never taken.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
+from skipbench.errors import ResourceError
 from skipbench.evaluations.segmentation.tokens import randomness
 from skipbench.metrics.segmentation import IGNORED
+
+FLAT_ON_CPU = 100_000  # tokens in a bank: more take seconds for each image
 
 
 def patch_counts(
@@ -69,3 +73,43 @@ def remember(counts: np.ndarray, most: int, seed: int, image: int) -> Part:
 def joined(parts: Sequence[Part]) -> Bank:
     rows, labels, whole = zip(*parts, strict=True)
     return Bank(rows, csr_array(vstack(labels)), all(whole))
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How a bank is kept in memory: searched whole or in part, and in how many bytes a number."""
+
+    index: Literal["flat", "ivf"]
+    numbers: Literal["float32", "float16", "pq"]  # pq: one byte for two numbers
+
+    def bytes(self, tokens: int, width: int) -> int:
+        return round(tokens * width * {"float32": 4, "float16": 2, "pq": 0.5}[self.numbers])
+
+    @property
+    def words(self) -> str:
+        kept = "product-quantised" if self.numbers == "pq" else f"as {self.numbers}"
+        return f"{'searched whole' if self.index == 'flat' else 'in lists (ivf)'}, {kept}"
+
+
+def choose_storage(index: str, tokens: int, width: int, limit_bytes: int, gpus: int = 0) -> Storage:
+    """The most exact way that keeps to the limit. auto: whole, where that does not take long."""
+    whole = gpus > 0 or tokens <= FLAT_ON_CPU
+    ways: list[Storage] = []
+    if index == "flat" or (index == "auto" and whole):
+        ways += [Storage("flat", "float32"), Storage("flat", "float16")]
+    if index != "flat":
+        ways += [Storage("ivf", "float16"), Storage("ivf", "pq")]
+    fitting = [way for way in ways if way.bytes(tokens, width) <= limit_bytes]
+    if not fitting:
+        least = ways[-1].bytes(tokens, width)
+        other = "" if index != "flat" else ", or --index ivf"
+        raise ResourceError(
+            f"a bank of {tokens:,} tokens of {width:,} numbers takes {_megabytes(least)} at the "
+            f"least, --bank-limit is {_megabytes(limit_bytes)}.\n"
+            f"Give a smaller --memory, fewer --layers, a higher --bank-limit{other}."
+        )
+    return fitting[0]
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.3f}".rstrip("0").rstrip(".") + " MB"

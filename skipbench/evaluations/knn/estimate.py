@@ -7,8 +7,7 @@ import numpy as np
 
 from skipbench.engine import vectors
 from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate, Trial
-from skipbench.evaluations.knn.memory import PROBES
-from skipbench.evaluations.knn.run import KnnCell, KnnRun
+from skipbench.evaluations.knn.run import PROBES, KnnCell, KnnRun
 
 TRIAL_TOKENS = 20_000
 IVF_SHARE = 0.15  # of an exhaustive search: measured with 10⁶ tokens on two cores

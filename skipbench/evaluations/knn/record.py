@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from skipbench.evaluations.knn.bank import Storage
 from skipbench.evaluations.knn.method import Vote
 from skipbench.evaluations.knn.settings import KnnSettings
-from skipbench.evaluations.knn.storage import Storage
 from skipbench.evaluations.record import changes_from, interval_words
 from skipbench.images import parse_size, size_name
 from skipbench.metrics.segmentation import LEFT_OUT

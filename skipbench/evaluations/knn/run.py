@@ -7,31 +7,46 @@ of every validation token (one search for all k and temperatures) → scores →
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skipbench.datasets import Dataset
 from skipbench.engine import vectors
-from skipbench.engine.progress import progress
-from skipbench.evaluations.data import check_masks
+from skipbench.engine.parallel import in_parallel
+from skipbench.engine.progress import Progress, progress
+from skipbench.errors import DataError
 from skipbench.evaluations.knn import EVALUATION, method
 from skipbench.evaluations.knn import record as written
-from skipbench.evaluations.knn.memory import Memory, Remembered
+from skipbench.evaluations.knn.bank import (
+    Bank,
+    Part,
+    Storage,
+    choose_storage,
+    joined,
+    patch_counts,
+    remember,
+)
 from skipbench.evaluations.knn.method import Vote, Votes
 from skipbench.evaluations.knn.settings import KnnSettings
-from skipbench.evaluations.knn.storage import Storage, choose_storage
-from skipbench.evaluations.resume import Arrays, in_chunks
-from skipbench.evaluations.run import Arrays as RecordArrays
-from skipbench.evaluations.run import Cell, FeatureRun
-from skipbench.evaluations.segmentation.images import Split
+from skipbench.evaluations.run import Arrays, Cell
+from skipbench.evaluations.segmentation.run import SegmentationRun
 from skipbench.evaluations.segmentation.scores import figures
-from skipbench.evaluations.segmentation.tokens import normalised
+from skipbench.evaluations.segmentation.tokens import even_shares, normalised, randomness
+from skipbench.files import size_text
+from skipbench.images import resize_mask
 from skipbench.pipeline import Inspection
-from skipbench.record_store import read_arrays
 from skipbench.records import Result
 
+if TYPE_CHECKING:
+    from skipbench.evaluations.pictures import Predict
+
 log = logging.getLogger("skipbench")
+
+(K,) = KnnSettings.defaults()["k"]  # the recall of an index is logged for it
+PIECE_BYTES = 64_000_000  # of the bank that are read at once
+PROBES, PROBED = 1024, 64  # tokens, of images: their exact neighbours tell what an index finds
 
 
 @dataclass(frozen=True)
@@ -40,7 +55,16 @@ class KnnCell(Cell):
     storage: Storage
 
 
-class KnnRun(FeatureRun):
+@dataclass(frozen=True)
+class Remembered:
+    """A bank, ready to be searched."""
+
+    bank: Bank
+    index: vectors.Flat | vectors.Lists
+    facts: Mapping[str, Any]  # for the record
+
+
+class KnnRun(SegmentationRun):
     """Cells of the same layers and seed share a bank and its search."""
 
     evaluation = EVALUATION
@@ -56,11 +80,13 @@ class KnnRun(FeatureRun):
         super().__init__(inspections, data, settings, settings.size)
         self.gpus = vectors.gpus(self.backbone.device)
         self.cells = [
-            self._cell(blocks, text, seed, vote)
+            self._cell(blocks, text, seed, Vote(k, temperature))
             for blocks, text in self.layers.items()
             for seed in settings.seeds
-            for vote in [Vote(k, t) for k in settings.k for t in settings.temperature]
+            for k in settings.k
+            for temperature in settings.temperature
         ]
+        self._banks: dict[int, Bank] = {}  # by seed; the same for all layers
         self._remembered: tuple[object, Remembered] | None = None
 
     def _cell(self, blocks: tuple[int, ...], layers: str, seed: int, vote: Vote) -> KnnCell:
@@ -84,7 +110,7 @@ class KnnRun(FeatureRun):
         yield from self.grouped_by(lambda cell: (cell.blocks, cell.seed))
 
     def check_data(self) -> None:
-        check_masks(self.train, self.val)
+        super().check_data()
         if self.settings.memory < len(self.train):
             log.warning(
                 "--memory %d: fewer tokens than training images; some contribute none",
@@ -93,9 +119,7 @@ class KnnRun(FeatureRun):
         if max(self.settings.k) > self.most_tokens:
             log.warning("k %d exceeds the bank: all of it votes", max(self.settings.k))
 
-    @cached_property
-    def memory(self) -> Memory:
-        return Memory(self)
+    # -- the bank
 
     def _memory_of(self, cell: KnnCell) -> Remembered:
         """The bank that the cells of one group share; one at a time is kept."""
@@ -103,44 +127,109 @@ class KnnRun(FeatureRun):
         if self._remembered is None or self._remembered[0] != key:
             self._remembered = None  # before the next one is there
             with self.timed("bank"):
-                self._remembered = key, self.memory.remember(cell)
+                self._remembered = key, self.remember(cell)
         return self._remembered[1]
+
+    def remember(self, cell: KnnCell) -> Remembered:
+        if cell.seed not in self._banks:
+            self._banks[cell.seed] = self._bank(cell.seed)
+        bank = self._banks[cell.seed]
+        needed = cell.storage.bytes(len(bank), self.width(cell))
+        log.info(
+            "%s: %s tokens in the bank, %s: %s",
+            cell.layers, f"{len(bank):,}", cell.storage.words, size_text(needed),
+        )  # fmt: skip
+        index = self._index(cell, bank)
+        facts: dict[str, Any] = {"tokens": len(bank), "whole": bank.whole, "bytes": needed}
+        if isinstance(index, vectors.Lists):
+            facts |= {"lists": index.lists, "searched": index.searched}
+            log.info(
+                "%s: %d of %d lists are searched; they hold %.1f %% of the %d nearest",
+                cell.layers, index.searched, index.lists, 100 * index.recall(K), K,
+            )  # fmt: skip
+        shares = zip(self.train.classes, bank.class_shares().tolist(), strict=True)
+        return Remembered(bank, index, {**facts, "class_percent": {c: 100 * s for c, s in shares}})
+
+    def _bank(self, seed: int) -> Bank:
+        shares = even_shares(self.settings.memory, len(self.train), seed)
+        work = partial(self._patches, seed=seed, shares=shares)
+        images = range(len(self.train))
+        bank = joined(list(in_parallel(work, images, "choosing patches of train")))
+        if not len(bank):
+            raise DataError("no patch that was drawn has a labelled pixel: give a larger --memory")
+        first, *others = self.settings.seeds
+        if bank.whole and others and seed == first:
+            log.warning("the bank holds every labelled patch, whatever the seed: one is enough")
+        return bank
+
+    def _patches(self, image: int, seed: int, shares: np.ndarray) -> Part:
+        plan = self.train_features.plan
+        mask = resize_mask(self.train[image].mask(), plan.sizes_hw[image])
+        counts = patch_counts(mask, plan.grid_hw(image), plan.patch, len(self.train.classes))
+        return remember(counts, int(shares[image]), seed, image)
+
+    def _index(self, cell: KnnCell, bank: Bank) -> vectors.Flat | vectors.Lists:
+        pieces, width = partial(self._pieces, bank, self.columns(cell)), self.width(cell)
+        if cell.storage.index == "flat":
+            return vectors.Flat(pieces, len(bank), width, cell.storage.numbers, self.gpus)
+        return vectors.Lists(
+            pieces, len(bank), width, probes=self._probes(cell), seed=cell.seed,
+            k=max(self.settings.k), usual_k=K, quantised=cell.storage.numbers == "pq",
+            on_gpus=self.gpus,
+        )  # fmt: skip
+
+    def _pieces(self, bank: Bank, columns: Sequence[str]) -> Iterator[np.ndarray]:
+        """The tokens of the bank, some images at a time."""
+        piece = np.empty((0, 0), np.float32)
+        filled = 0
+        with progress("reading the bank", len(bank), "tokens") as advance:
+            for image, rows in enumerate(bank.rows):
+                if not len(rows):
+                    continue
+                tokens = normalised(self.train_features.tokens(image, columns, rows))
+                if filled + len(tokens) > len(piece):
+                    if filled:
+                        yield piece[:filled]
+                        advance(filled)
+                    fitting = max(PIECE_BYTES // tokens[0].nbytes, len(tokens))
+                    piece, filled = np.empty((fitting, tokens.shape[1]), np.float32), 0
+                piece[filled : filled + len(tokens)] = tokens
+                filled += len(tokens)
+            yield piece[:filled]
+            advance(filled)
+
+    def _probes(self, cell: KnnCell) -> np.ndarray:
+        """Tokens of validation images, evenly from some of them."""
+        features, rng = self.val_features, randomness("probes", cell.seed)
+        images = rng.permutation(len(features))[:PROBED]
+        each = -(-PROBES // len(images))
+        found = []
+        for image in images.tolist():
+            count = features.plan.tokens(image)
+            rows = np.sort(rng.permutation(count)[:each])
+            found.append(features.tokens(image, self.columns(cell), rows))
+        probes = normalised(np.concatenate(found))
+        return probes[rng.permutation(len(probes))]
 
     # -- scores
 
-    def compute(self, cells: Sequence[KnnCell]) -> Iterator[tuple[KnnCell, Result, RecordArrays]]:
+    def compute(self, cells: Sequence[KnnCell]) -> Iterator[tuple[KnnCell, Result, Arrays]]:
         if not cells:
             return
         before = dict(self.seconds)
-        memory = self._memory_of(cells[0])
-        by_id = {cell.id: cell for cell in cells}
-        chunks = {cell.id: self.chunks(cell) for cell in cells}
-        split = self.split(cells[0])
+        memory, split = self._memory_of(cells[0]), self.split(cells[0])
 
-        with (
-            progress(self.label("neighbours", cells[0]), len(self.val)) as advance,
-            self.timed("searching"),
-        ):
+        def score(
+            images: Sequence[int], cells: Sequence[KnnCell], advance: Progress
+        ) -> list[dict[str, np.ndarray]]:
+            votes = [cell.vote for cell in cells]
+            found = method.score(split, images, memory.index, memory.bank.labels, votes, advance)
+            return [{"counts": counts} for counts in found.swapaxes(0, 1)]
 
-            def work(numbers: Sequence[int], names: Sequence[str]) -> dict[str, Arrays]:
-                votes = [by_id[name].vote for name in names]
-                found = method.score(
-                    split, numbers, memory.index, memory.bank.labels, votes, advance
-                )
-                return {name: {"counts": found[:, i]} for i, name in enumerate(names)}
-
-            parts = in_chunks(
-                chunks, len(self.val), work, advance, self.settings.force, self.shard_images
-            )
-        for name, kept in parts.items():
-            counts = np.concatenate([part["counts"] for part in kept])
-            yield by_id[name], self._record(by_id[name], counts, memory, before), {"counts": counts}
-
-    def tidy(self, cell: Cell) -> None:
-        self.chunks(cell).forget()
-
-    def split(self, cell: Cell) -> Split:
-        return Split(self.val_features, self.val, self.columns(cell), None)
+        parts = self.scored(cells, self.label("neighbours", cells[0]), score)
+        for cell in cells:
+            counts = np.concatenate([part["counts"] for part in parts[cell.id]])
+            yield cell, self._record(cell, counts, memory, before), {"counts": counts}
 
     def _record(
         self, cell: KnnCell, counts: np.ndarray, memory: Remembered, before: Mapping[str, float]
@@ -157,21 +246,16 @@ class KnnRun(FeatureRun):
 
     # -- pictures
 
-    def draw(self, cell: KnnCell, result: Result) -> None:
-        from skipbench.evaluations.pictures import Drawing, draw_record
+    def predictor(self, cell: KnnCell, arrays: Arrays) -> "Predict":
+        memory, split = self._memory_of(cell), self.split(cell)
 
-        memory = self._memory_of(cell)
-        split, labels = self.split(cell), memory.bank.labels
-
-        def predict(
-            image: int, size_hw: tuple[int, int]
-        ) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
+        def predict(image: int, size_hw: tuple[int, int]) -> tuple[np.ndarray, Arrays]:
             grid, tokens = split.grid(image), normalised(split.tokens(image))
-            found = Votes(tokens, memory.index, labels, [cell.vote])
+            found = Votes(tokens, memory.index, memory.bank.labels, [cell.vote])
             maps = found.maps(slice(None), grid.size_hw)
             return method.segment(maps, grid, size_hw)[0], {}
 
-        counts = read_arrays(self.settings.out / f"{result.id}.npz")["counts"]
-        drawing = Drawing(self.val, self.val, predict, counts)
-        how = f"{cell.layers}, {cell.vote.k} neighbours at {cell.vote.temperature:g}"
-        draw_record(self.settings.out / result.id, drawing, self.settings.pictures, result, how)
+        return predict
+
+    def caption(self, cell: KnnCell) -> str:
+        return f"{cell.layers}, {cell.vote.k} neighbours at {cell.vote.temperature:g}"

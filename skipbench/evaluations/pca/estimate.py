@@ -22,7 +22,7 @@ def estimate(run: PcaRun, cells: Sequence[Cell]) -> Estimate:
     per_image = (time.monotonic() - started) / len(few)
     started = time.monotonic()
     for image in range(len(few)):
-        run.fitted(0, 0, [image])
+        model.fitted(0, [image])
     per_picture = (time.monotonic() - started) / len(few)
     left = len(run.data)
     if not source.in_memory:

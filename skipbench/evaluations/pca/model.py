@@ -1,22 +1,36 @@
-"""What PCA pictures are made of: a checkpoint with its features, and one image in components."""
+"""A checkpoint of which PCA pictures are made: its features, their components, what they measure.
+
+Stored features are read as often as needed; in memory are the scores of one block at a time, three
+numbers for each token.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from skipbench.backbones.vit import Backbone
 from skipbench.datasets import Dataset, Item
-from skipbench.evaluations.pca.method import Components, Moments, principal
+from skipbench.evaluations.pca.method import (
+    Components,
+    Moments,
+    foreground,
+    principal,
+    resampled,
+    rotation_onto,
+)
+from skipbench.evaluations.pca.record import Figures, block_rows
 from skipbench.evaluations.pca.settings import PcaSettings
-from skipbench.evaluations.segmentation.images import grid_of
 from skipbench.evaluations.segmentation.pixels import Grid
+from skipbench.evaluations.segmentation.run import grid_of
 from skipbench.features.layers import parse_layers
 from skipbench.features.reader import Features
 from skipbench.images import Picture, parse_size, resize_mask, target_hw
-from skipbench.metrics.coherence import majority
+from skipbench.metrics.coherence import between_share, effective_rank, majority, total_variation
 from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.records import FeatureSpec, Size
 
@@ -67,7 +81,9 @@ def fitted(data: Dataset, size: Size, patch: int) -> tuple[Sequence[Picture], Si
 
 
 class Model:
-    """A checkpoint, and its features of the pictures."""
+    id: str  # of its record
+    folder: Path  # for its pictures
+    features: Features
 
     def __init__(
         self,
@@ -76,15 +92,17 @@ class Model:
         settings: PcaSettings,
         title: str,
         call: Mapping[str, Any],
+        segments: dict[tuple[int, int], np.ndarray],
     ) -> None:
-        """title: above its pictures; call: for the record."""
+        """title: above its pictures; call: for the record; segments: by patch and image, shared by
+        all models."""
         self.inspection, self.data, self.settings = inspection, data, settings
-        self.title, self.call = title, call
+        self.title, self.call, self._segments = title, call, segments
         self.backbone: Backbone = inspection.backbone(settings.precision)
         self.blocks = parse_layers(settings.layers, self.backbone.depth)
         self.pictures, size = fitted(data, parse_size(settings.size), self.patch)
         self.spec = FeatureSpec(self.blocks, (settings.feature,), size, settings.store_dtype)
-        self.features: Features
+        self.figures = Figures(len(self.blocks), len(data), settings.components)
         self.seconds = {"features": 0.0, "fitting": 0.0, "drawing": 0.0}
         self._last: tuple[tuple[int, int], np.ndarray] | None = None
 
@@ -95,6 +113,11 @@ class Model:
     @property
     def patch(self) -> int:
         return self.backbone.facts.patch
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """By block, once all is painted."""
+        return block_rows(self.blocks, self.figures)
 
     def look(self) -> Features:
         """The one pass over the images."""
@@ -121,8 +144,11 @@ class Model:
 
     def segments(self, image: int) -> np.ndarray:
         """(height, width) of the grid: the segment that most of a token's pixels belong to."""
-        at_input = resize_mask(self.data[image].segments(), self.features.plan.sizes_hw[image])
-        return majority(at_input, self.patch)
+        key = self.patch, image
+        if key not in self._segments:
+            at_input = resize_mask(self.data[image].segments(), self.features.plan.sizes_hw[image])
+            self._segments[key] = majority(at_input, self.patch).astype(np.int32)
+        return self._segments[key]
 
     def pixels(self, image: int) -> np.ndarray:
         """(tokens, 3): the mean colour of each patch, as the model sees it."""
@@ -150,3 +176,82 @@ class Model:
             return np.zeros((*grid_hw, self.settings.components), np.float32)
         scores = components.scores(self.tokens(image, place)).astype(np.float32)
         return scores.reshape(*grid_hw, -1)
+
+    # -- one block, on the images of one fit
+
+    def fitted(self, place: int, group: Sequence[int]) -> list[Painted]:
+        started = time.monotonic()
+        flat = [self.is_flat(image, place) for image in group]
+        shown = [np.ones(self.features.plan.grid_hw(image), bool) for image in group]
+        components = self.components(place, group, shown)
+        if self.settings.background == "mask":
+            firsts = [self.scores(place, image, components)[..., 0] for image in group]
+            objects = foreground(firsts)
+            shown = [all_ if f else o for all_, o, f in zip(shown, objects, flat, strict=True)]
+            components = self.components(place, group, shown)
+        painted = []
+        for image, where, is_flat in zip(group, shown, flat, strict=True):
+            painted.append(Painted(self.scores(place, image, components), where, is_flat))
+            self._measure(place, image, components, painted[-1])
+        self.seconds["fitting"] += time.monotonic() - started
+        return painted
+
+    def _measure(self, place: int, image: int, components: Components, painted: Painted) -> None:
+        figures, known = self.figures, self.data[image].has_segments
+        figures.flat[image, place] = painted.flat
+        if known and np.isnan(figures.pixels[image]):
+            segments = self.segments(image)
+            figures.pixels[image] = between_share(self.pixels(image), segments.ravel())
+        if painted.flat:
+            return
+        figures.explained[image, place] = components.explained
+        figures.rank[image, place] = effective_rank(components.variances)
+        figures.deviation[image, place] = components.deviation
+        values = self.tokens(image, place).astype(np.float64)
+        found = {
+            "total_variation": total_variation(values.reshape(*painted.shown.shape, -1)),
+            "colour_variation": total_variation(painted.scores, painted.shown),
+        }
+        if known:
+            segments = self.segments(image)
+            scores, seen = painted.scores.reshape(len(values), -1), painted.shown
+            found["between"] = between_share(values, segments.ravel())
+            found["upside_down"] = between_share(values, segments[::-1, ::-1].ravel())
+            found["colour_between"] = between_share(scores, np.where(seen, segments, -1).ravel())
+        for name, value in found.items():
+            figures.by_image[name][image, place] = value
+
+    def aligned(
+        self,
+        place: int,
+        group: Sequence[int],
+        painted: Sequence[Painted],
+        first: "Model",
+        reference: Sequence[Painted],
+    ) -> list[Painted]:
+        """Turned onto the colours of the first model, over the tokens that both show."""
+        pairs = [
+            self._common(image, mine, first, its)
+            for image, mine, its in zip(group, painted, reference, strict=True)
+        ]
+        a, b = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
+        turned = rotation_onto(a.astype(np.float64), b.astype(np.float64))
+        if turned.agreement is not None:
+            self.figures.agreement[group, place] = turned.agreement
+        matrix = turned.matrix.astype(np.float32)
+        return [replace(one, scores=one.scores @ matrix) for one in painted]
+
+    def _common(
+        self, image: int, painted: Painted, first: "Model", reference: Painted
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(tokens, components) of the first model and of this; where patches differ, at the tokens
+        of the first."""
+        if reference.flat or painted.flat:
+            return reference.counted[:0], painted.counted[:0]
+        scores, shown = painted.scores, painted.shown
+        if self.patch != first.patch:
+            grid, at = self.grid(image), first.grid(image)
+            scores = resampled(scores, grid, at.size_hw, "bilinear", at.extent_hw)
+            shown = resampled(shown, grid, at.size_hw, "nearest", at.extent_hw)
+        both = reference.shown & shown
+        return reference.scores[both], scores[both]

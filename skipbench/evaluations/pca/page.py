@@ -50,14 +50,12 @@ COLUMNS = {
 
 def _table(run: "PcaRun") -> Any:
     """A row for each checkpoint and block; columns that would be empty are left out."""
-    told = [
-        (model.title, row) for model, rows in zip(run.models, run.rows, strict=True) for row in rows
-    ]
+    told = [(model.title, row) for model in run.models for row in model.rows]
     empty = {"degenerate": 0}
     columns = {
         title: (key, how)
         for title, (key, how) in COLUMNS.items()
-        if any(row.get(key) not in (None, empty.get(key)) for _, row in told)
+        if any(row[key] not in (None, empty.get(key)) for _, row in told)
     }
     table = plain_table()
     table.add_column("checkpoint", no_wrap=True)
@@ -69,7 +67,7 @@ def _table(run: "PcaRun") -> Any:
 
 
 def _number(row: "Mapping[str, Any]", key: str, how: str) -> str:
-    value = row.get(key)
+    value = row[key]
     if value is None:
         return ""
     return " to ".join(format(v, how) for v in (value if isinstance(value, list) else [value]))
@@ -77,11 +75,9 @@ def _number(row: "Mapping[str, Any]", key: str, how: str) -> str:
 
 def _remarks(run: "PcaRun") -> list[str]:
     """What the columns mean."""
-    from skipbench.evaluations.pca.record import headline, pixels
-
     lines = ["", "total variation: distance of neighbours to that of any two tokens; 1 is noise"]
     if any(item.has_segments for item in run.data):
-        own = pixels(run.figures[0])
+        own = run.models[0].figures.pixels_coherence
         reference = "" if own is None else f"; of the images' own colours: {own:.1f}"
         lines += [
             f"between segments: share of the features' variance (coherence){reference}",
@@ -90,8 +86,8 @@ def _remarks(run: "PcaRun") -> list[str]:
         lines += [
             f"{model.title}: no coherence, for tokens of the deepest block are all alike, or "
             "images have one segment each"
-            for model, figures in zip(run.models, run.figures, strict=True)
-            if not headline(figures)
+            for model in run.models
+            if not model.figures.coherent
         ]
     else:
         lines.append("no segments are known of these images, so no coherence: dataset:NAME has "

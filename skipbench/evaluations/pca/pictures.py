@@ -48,8 +48,8 @@ WRITTEN = ("sheet.png", "sheet.pdf", "figures.csv", *CURVES)
 WRITERS, WAITING = 2, 8  # threads that write pictures, and pictures that wait for them
 
 
-# Where it is written, without its ending; titles; model and place of each column; a note.
-Sheet = tuple[Path, list[str], list[tuple[int, int]], str]
+Column = tuple["Model", int]  # place of its block
+Sheet = tuple[Path, list[str], list[Column], str]  # without ending; titles; columns; a note
 
 
 def claim(folder: Path, inside: Sequence[Path]) -> None:
@@ -88,12 +88,12 @@ class Folder:
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def path(self, number: int, place: int, image: int, first: int = 0) -> Path:
+    def path(self, model: "Model", place: int, image: int, first: int = 0) -> Path:
         """first: of the components that are shown."""
-        model, stem = self.run.models[number], self.images[image]
+        stem = self.images[image]
         if len(model.blocks) > 1:
             stem += f"_block{model.blocks[place]}"
-        return self.run.folders[number] / self._further(first) / f"{stem}.png"
+        return model.folder / self._further(first) / f"{stem}.png"
 
     def _further(self, first: int) -> str:
         """Where pictures of these components go; nowhere else, if they are the first three."""
@@ -101,10 +101,10 @@ class Folder:
         return f"components{first + 1}-{last}" if first else ""
 
     def draw(
-        self, number: int, place: int, group: Sequence[int], painted: "Sequence[Painted]"
+        self, model: "Model", place: int, group: Sequence[int], painted: "Sequence[Painted]"
     ) -> None:
         """A picture for each image and every three components; colours have one range."""
-        started, model = time.monotonic(), self.run.models[number]
+        started = time.monotonic()
         ends = limits(np.concatenate([one.counted for one in painted]))
         for one, image in zip(painted, group, strict=True):
             shares = colours(one.scores, ends)
@@ -112,7 +112,7 @@ class Folder:
             if one.flat:
                 shares[:] = FLAT
             for first in range(0, shares.shape[-1], 3):
-                where = self.path(number, place, image, first)
+                where = self.path(model, place, image, first)
                 rgb = _rgb(shares[..., first : first + 3])
                 self._submit(self._save, rgb, model, image, where)
         model.seconds["drawing"] += time.monotonic() - started
@@ -147,57 +147,53 @@ class Folder:
     def _by_checkpoint(self) -> Sheet:
         """The deepest block of each."""
         models = self.run.models
-        columns = [(number, len(model.blocks) - 1) for number, model in enumerate(models)]
+        columns = [(model, len(model.blocks) - 1) for model in models]
         apart = len({model.blocks[-1] for model in models}) > 1
         titles = [m.title + (f", block {m.blocks[-1]}" if apart else "") for m in models]
         return self.out / "sheet", titles, columns, self._note(columns)
 
     def _by_block(self) -> Iterator[Sheet]:
         """For each checkpoint of which there are several."""
-        for number, model in enumerate(self.run.models):
-            folder = self.run.folders[number] / "blocks"
+        for model in self.run.models:
+            folder = model.folder / "blocks"
             if folder.is_dir():
                 save_contact_sheet([], folder / "sheet")  # removes those of an earlier run
             if len(model.blocks) > 1:
                 ensure_writable(folder)
-                columns = [(number, place) for place in range(len(model.blocks))]
+                columns = [(model, place) for place in range(len(model.blocks))]
                 titles = [f"block {block}" for block in model.blocks]
                 yield folder / "sheet", titles, columns, f"{model.title}: {self._note(columns)}"
 
-    def _rows(self, columns: Sequence[tuple[int, int]]) -> Iterator[Row]:
+    def _rows(self, columns: Sequence[Column]) -> Iterator[Row]:
         for image, item in enumerate(self.run.data):
-            drawn = [self.path(number, place, image) for number, place in columns]
+            drawn = [self.path(*column, image) for column in columns]
             yield Row(item.name, [item.read, *(partial(read_image, path) for path in drawn)])
 
-    def _note(self, columns: Sequence[tuple[int, int]]) -> str:
+    def _note(self, columns: Sequence[Column]) -> str:
         """How the pictures were made, and how much of the variance they show."""
-        settings, models = self.run.settings, self.run.models
+        settings = self.run.settings
         shown = min(settings.components, 3)
         what = "the first component" if shown == 1 else f"the first {shown} components"
         words = [f"{what} of {settings.feature}"]
-        blocks = {models[number].blocks[place] for number, place in columns}
+        blocks = {model.blocks[place] for model, place in columns}
         words[0] += f" of block {blocks.pop()}" if len(blocks) == 1 else ""
         words += settings.fit_words
-        figures = [(self.run.figures[number], place) for number, place in columns]
+        figures = [(model.figures, place) for model, place in columns]
         if not all(np.isnan(one.agreement[:, place]).all() for one, place in figures):
-            words.append(f"colours aligned to those of {models[0].title}")
+            words.append(f"colours aligned to those of {self.run.models[0].title}")
         shares = [one.explained[:, place, :shown].sum(-1) for one, place in figures]
         told = ["–" if np.isnan(s).all() else f"{100 * np.nanmean(s):.0f}" for s in shares]
         return f"{', '.join(words)}; % of the variance: {', '.join(told)}"
 
-    def draw_tiles(self, number: int) -> None:
-        folder = self.run.settings.out / self.run.ids[number] / "tiles"
-        place = len(self.run.models[number].blocks) - 1
+    def draw_tiles(self, model: "Model") -> None:
+        folder = self.run.settings.out / model.id / "tiles"
+        place, note = len(model.blocks) - 1, f"block {model.blocks[-1]}"
         ensure_writable(folder)
         tiles = []
         for image, item in enumerate(self.run.data[:TILES]):
-            files = {"image": f"{image:05d}_image.png", "pca": f"{image:05d}_pca.png"}
-            save_tile(folder / files["image"], item.read())
-            save_tile(folder / files["pca"], read_image(self.path(number, place, image)))
-            shared = {"image": files.pop("image")}
-            note = f"block {self.run.models[number].blocks[place]}"
-            tiles.append({"image": item.name, "shared": shared, "own": files, "note": note})
-        write_tiles(folder, tiles, [])
+            own = {"pca": read_image(self.path(model, place, image))}
+            tiles.append(save_tile(folder, image, item.name, note, {"image": item.read()}, own))
+        write_tiles(folder, tiles)
 
 
 def _rgb(shares: np.ndarray) -> np.ndarray:

@@ -14,16 +14,18 @@ from skipbench.evaluations.record import (
     changes_from,
     checkpoint_part,
     environment_part,
+    interval_words,
     timing_part,
 )
 from skipbench.features.store import model_part
 from skipbench.images import parse_size, size_name
-from skipbench.metrics.intervals import METHOD, RESAMPLES, resample_weights
+from skipbench.metrics.intervals import RESAMPLES, resample_weights
 from skipbench.metrics.means import counts_of, mean_percent
 from skipbench.record_store import plain_result, result_id
 from skipbench.records import Result
 
 if TYPE_CHECKING:
+    from skipbench.evaluations.pca.model import Model
     from skipbench.evaluations.pca.run import PcaRun
 
 COLUMNS = (
@@ -50,6 +52,17 @@ class Figures:
         self.flat = np.zeros((images, blocks), bool)
         self.pixels = np.full(images, np.nan)  # as `between`, of the image's own colours
 
+    @property
+    def coherent(self) -> bool:
+        """Whether it is known how much of the variance of the deepest block segments explain: the
+        headline. (How smooth features are is none: collapsed ones are the smoothest.)"""
+        return not np.isnan(self.by_image["between"][:, -1]).all()
+
+    @property
+    def pixels_coherence(self) -> float | None:
+        """The coherence of the images' own colours: what it takes no model to reach."""
+        return _mean(self.pixels, 100)
+
 
 def protocol_part(settings: PcaSettings) -> dict[str, Any]:
     """What the numbers depend on; upsampling and alignment only change the pictures."""
@@ -69,8 +82,7 @@ def changes(settings: PcaSettings) -> dict[str, Any]:
     return changes_from(protocol_part(usual), protocol_part(settings))
 
 
-def identity(run: "PcaRun", number: int) -> str:
-    model = run.models[number]
+def identity(run: "PcaRun", model: "Model") -> str:
     determines = {
         "version": EVALUATION.version,
         "model": model_part(model.backbone),
@@ -82,37 +94,29 @@ def identity(run: "PcaRun", number: int) -> str:
     return result_id("pca", run.data.name, determines)
 
 
-def headline(figures: Figures) -> str | None:
-    """How much of the variance segments explain; nothing, where none are known. (How smooth
-    features are is no headline: collapsed ones are the smoothest.)"""
-    return None if np.isnan(figures.by_image["between"][:, -1]).all() else "coherence"
+def block_rows(blocks: Sequence[int], figures: Figures) -> list[dict[str, Any]]:
+    """Means over images; shares in percent, None where there is nothing to say. The interval is
+    that of coherence."""
+    return [_block_row(figures, place, block) for place, block in enumerate(blocks)]
 
 
-def rows(run: "PcaRun", number: int) -> list[dict[str, Any]]:
-    """By block: means over images; shares in percent, None where there is nothing to say. The
-    interval is that of coherence."""
-    model, figures = run.models[number], run.figures[number]
-    found = []
-    for place, block in enumerate(model.blocks):
-        mean = {name: _mean(values[:, place]) for name, values in figures.by_image.items()}
-        components = [_percent(_mean(share)) for share in figures.explained[:, place].T]
-        found.append(
-            {
-                "block": block,
-                "components": components,
-                "explained": _percent(_mean(figures.explained[:, place].sum(-1))),
-                "effective_rank": _mean(figures.rank[:, place]),
-                "total_variation": mean["total_variation"],
-                "colour_variation": mean["colour_variation"],
-                "coherence": _percent(mean["between"]),
-                "upside_down": _percent(mean["upside_down"]),
-                "colour_coherence": _percent(mean["colour_between"]),
-                "agreement": _percent(_mean(figures.agreement[:, place])),
-                "degenerate": int(figures.flat[:, place].sum()),
-                "interval": interval_of(figures.by_image["between"][:, place]),
-            }
-        )
-    return found
+def _block_row(figures: Figures, place: int, block: int) -> dict[str, Any]:
+    by_image = {name: values[:, place] for name, values in figures.by_image.items()}
+    explained = figures.explained[:, place]
+    return {
+        "block": block,
+        "components": [_mean(share, 100) for share in explained.T],
+        "explained": _mean(explained.sum(-1), 100),
+        "effective_rank": _mean(figures.rank[:, place]),
+        "total_variation": _mean(by_image["total_variation"]),
+        "colour_variation": _mean(by_image["colour_variation"]),
+        "coherence": _mean(by_image["between"], 100),
+        "upside_down": _mean(by_image["upside_down"], 100),
+        "colour_coherence": _mean(by_image["colour_between"], 100),
+        "agreement": _mean(figures.agreement[:, place], 100),
+        "degenerate": int(figures.flat[:, place].sum()),
+        "interval": interval_of(by_image["between"]),
+    }
 
 
 def interval_of(scores: np.ndarray) -> list[float] | None:
@@ -122,33 +126,23 @@ def interval_of(scores: np.ndarray) -> list[float] | None:
     return mean_percent(counts_of(scores), resample_weights(len(scores), RESAMPLES, 0))[1]
 
 
-def _mean(values: np.ndarray) -> float | None:
+def _mean(values: np.ndarray, unit: float = 1) -> float | None:
     known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else None
+    return unit * float(known.mean()) if len(known) else None
 
 
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
-def metrics(run: "PcaRun", number: int) -> dict[str, Any]:
+def metrics(model: "Model") -> dict[str, Any]:
     # Agreement is of the company it was drawn in, not of this model.
-    told = [{k: v for k, v in row.items() if k != "agreement"} for row in run.rows[number]]
-    name = headline(run.figures[number])
-    start = {"headline": name, "pixels": pixels(run.figures[number])} if name else {}
-    return {**start, **told[-1], "blocks": told}
+    told = [{k: v for k, v in row.items() if k != "agreement"} for row in model.rows]
+    figures = model.figures
+    start = {"headline": "coherence", "pixels": figures.pixels_coherence}
+    return {**(start if figures.coherent else {}), **told[-1], "blocks": told}
 
 
-def pixels(figures: Figures) -> float | None:
-    """The coherence of the images' own colours: what it takes no model to reach."""
-    return _percent(_mean(figures.pixels))
-
-
-def record(run: "PcaRun", number: int) -> tuple[Result, dict[str, np.ndarray]]:
+def record(run: "PcaRun", model: "Model") -> tuple[Result, dict[str, np.ndarray]]:
     """Of one checkpoint, with its arrays; the headline is about the deepest block."""
-    model, figures = run.models[number], run.figures[number]
     result = plain_result(
-        id=run.ids[number],
+        id=model.id,
         evaluation="pca",
         dataset=run.facts.to_json(),
         training=None,
@@ -165,13 +159,13 @@ def record(run: "PcaRun", number: int) -> tuple[Result, dict[str, np.ndarray]]:
             **protocol_part(run.settings),
             "changes": changes(run.settings),
             "range": f"percentiles {LOW} to {HIGH}",
-            "interval": f"95 %, bootstrap over images, {RESAMPLES:,} resamples, {METHOD}",
+            "interval": interval_words(),
         },
-        metrics=metrics(run, number),
+        metrics=metrics(model),
         environment={**environment_part(model.backbone), "call": dict(model.call)},
         timing=timing_part(model.seconds, len(run.data), model.features.computed),
     )
-    return result, arrays(figures)
+    return result, arrays(model.figures)
 
 
 def arrays(figures: Figures) -> dict[str, np.ndarray]:
@@ -184,7 +178,7 @@ def arrays(figures: Figures) -> dict[str, np.ndarray]:
         "effective_rank": figures.rank.astype(np.float32),
         "degenerate": figures.flat,
     }
-    if headline(figures):
+    if figures.coherent:
         kept["pixels"] = figures.pixels.astype(np.float32)
         kept["counts"] = counts_of(figures.by_image["between"][:, -1])
     return kept
@@ -197,8 +191,8 @@ def table(run: "PcaRun") -> Iterator[list[Any]]:
     """For a spreadsheet."""
     components = [f"component_{i + 1}" for i in range(run.settings.components)]
     yield ["checkpoint", "residual", *COLUMNS, *ENDS, *components]
-    for number, model in enumerate(run.models):
-        for row in run.rows[number]:
+    for model in run.models:
+        for row in model.rows:
             ends = row.get("interval") or [None, None]
             values = [*(row[name] for name in COLUMNS), *ends, *row["components"]]
             numbers = ["" if v is None else f"{v:.6g}" for v in values]
@@ -218,9 +212,9 @@ def panels(run: "PcaRun") -> list[Panel]:
     found = []
     for title, key, unit in PANELS:
         curves = []
-        for number, model in enumerate(run.models):
-            points = [(row["block"], _or_nan(row[key])) for row in run.rows[number]]
-            bands = _bands(run, number, key)
+        for model in run.models:
+            points = [(row["block"], _or_nan(row[key])) for row in model.rows]
+            bands = _bands(model, key)
             curves.append(Curve(model.title, str(model.backbone.residual), points, bands))
         if all(math.isnan(y) for curve in curves for _, y in curve.points):
             continue
@@ -232,17 +226,17 @@ def panels(run: "PcaRun") -> list[Panel]:
 
 def _level(run: "PcaRun", places: Sequence[float]) -> Curve:
     """The images' own colours, whatever the block."""
-    level = _or_nan(pixels(run.figures[0]))
+    level = _or_nan(run.models[0].figures.pixels_coherence)
     ends = [(place, level) for place in (min(places), max(places))]
     return Curve("the images' own colours", "none", ends)
 
 
-def _bands(run: "PcaRun", number: int, key: str) -> list[tuple[float, float] | None]:
+def _bands(model: "Model", key: str) -> list[tuple[float, float] | None]:
     """95 % intervals of what is a mean over images."""
     if key == "coherence":
-        ends, unit = [row["interval"] for row in run.rows[number]], 1.0
+        ends, unit = [row["interval"] for row in model.rows], 1.0
     elif key == "total_variation":
-        values = run.figures[number].by_image[key]
+        values = model.figures.by_image[key]
         ends, unit = [interval_of(scores) for scores in values.T], 0.01
     else:
         return []

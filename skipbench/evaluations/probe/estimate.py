@@ -10,10 +10,10 @@ from skipbench.engine.machine import peak_bytes
 from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate
 from skipbench.evaluations.probe import method
 from skipbench.evaluations.probe.images import ScoredImages, cut_windows
+from skipbench.evaluations.probe.method import Draws
 from skipbench.evaluations.probe.run import Cell, ProbeRun
-from skipbench.evaluations.probe.training import Draws
-from skipbench.evaluations.segmentation.images import Split
 from skipbench.evaluations.segmentation.pixels import Grid
+from skipbench.evaluations.segmentation.run import Split
 from skipbench.features.build import DTYPES
 from skipbench.features.source import compute
 from skipbench.features.store import missing_images

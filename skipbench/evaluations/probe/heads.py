@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from skipbench.evaluations.probe.protocols import BETAS, Normalisation, Optimiser
+from skipbench.evaluations.probe.settings import BETAS, Normalisation, Optimiser
 from skipbench.evaluations.segmentation.pixels import Drawn, Sample
 
 EPSILON = 1e-8

@@ -8,7 +8,7 @@ import numpy as np
 
 from skipbench.datasets import Dataset, Item
 from skipbench.evaluations.probe.views import View, windows
-from skipbench.evaluations.segmentation.images import Masked, Split, mask_of
+from skipbench.evaluations.segmentation.run import Masked, Split, mask_of
 from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap
 from skipbench.features import cache as feature_cache
 from skipbench.features.reader import Features

@@ -9,7 +9,7 @@ an honest reader wants to know.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
 from typing import Protocol as Interface
 
 import numpy as np
@@ -18,14 +18,27 @@ from torch import Tensor
 
 from skipbench.errors import NumbersError
 from skipbench.evaluations.probe.heads import Heads
-from skipbench.evaluations.probe.protocols import Protocol
-from skipbench.evaluations.probe.training import DRAWN_BYTES, Images, statistics, train
-from skipbench.evaluations.segmentation.scores import by_class, of_counts
+from skipbench.evaluations.probe.settings import Course, Protocol
+from skipbench.evaluations.segmentation.pixels import Drawn, Grid, LabelledPixels
 from skipbench.evaluations.segmentation.tokens import ImageTokens, ahead, predict, randomness
-from skipbench.metrics.intervals import RESAMPLES, resample_weights
-from skipbench.metrics.segmentation import LEFT_OUT, class_counts, scores
+from skipbench.metrics.segmentation import class_counts
 
 HELD_OUT = 0.1  # of the training images
+DRAWN_BYTES = 400_000_000  # of drawn pixels kept for coming epochs, at most
+
+
+class Images(Interface):
+    """A split as the probe sees it: tokens and masks, by number."""
+
+    def __len__(self) -> int: ...
+
+    def grid(self, image: int) -> Grid: ...
+
+    def tokens(self, image: int, rows: np.ndarray | None = None) -> np.ndarray:
+        """(height × width, channels) float16 or float32, or only these rows of it."""
+
+    def mask(self, image: int) -> np.ndarray:
+        """HW uint8, 255 = ignored."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +141,115 @@ def _harmless(
     return both[:-1], both[-1], tuple(finite.tolist())
 
 
+# -- training
+
+
+class Draws:
+    """The pixels of every image and epoch: each depends on seed, image and epoch alone.
+
+    A mask is decoded once for as many epochs as fit in memory.
+    """
+
+    def __init__(self, course: Course, drawn_bytes: int = DRAWN_BYTES) -> None:
+        self.course = course
+        self.bytes_each = 5 * (course.pixels or 0) + 1000  # of an image and epoch
+        self.ahead = max(1, drawn_bytes // (course.images * self.bytes_each))  # epochs
+        self._drawn: dict[tuple[int, int], Drawn] = {}
+
+    def most_bytes(self) -> int:
+        return self.bytes_each * self.course.images * min(self.ahead, self.course.epochs)
+
+    def of(self, images: Images, image: int, epoch: int, fresh: bool) -> Drawn:
+        """fresh: the next epoch has other images (views), so nothing is drawn ahead for it."""
+        if (image, epoch) not in self._drawn:
+            labelled = LabelledPixels(images.mask(image), images.grid(image))
+            last = epoch + 1 if fresh or self.course.pixels is None else epoch + self.ahead
+            for coming in range(epoch, min(last, self.course.epochs)):
+                self._drawn[image, coming] = self._draw(labelled, image, coming)
+        return self._drawn.pop((image, epoch))
+
+    def _draw(self, labelled: LabelledPixels, image: int, epoch: int) -> Drawn:
+        if self.course.pixels is None:
+            return labelled.every()
+        rng = randomness("pixels", self.course.seed, image, epoch)
+        return labelled.draw(self.course.pixels, rng)
+
+
+@dataclass(frozen=True)
+class Batch:
+    images: np.ndarray
+    tokens: list[Tensor]  # of each image, the corners of the cells drawn
+    pixels: list[Drawn]
+    statistics: list[Tensor] | None  # over all tokens: mean, variance, variance without bias
+
+
+def train(
+    heads: Heads,
+    images_at: Callable[[int], Images],
+    course: Course,
+    counted: Tensor | None = None,
+    *,
+    begun: int = 0,
+    fresh: bool = False,
+    after_epoch: Callable[[int, Tensor], None] = lambda epoch, loss: None,
+    drawn_bytes: int = DRAWN_BYTES,
+) -> None:
+    """From epoch `begun` to the end.
+
+    images_at: the images of an epoch. counted: (images, heads) bool, whether a head learns from an
+    image. after_epoch: called with the epoch and the mean loss of each head in it.
+    """
+    draws = Draws(course, drawn_bytes)
+    whole = heads.normalisation == "batch norm"
+    for epoch in range(begun, course.epochs):
+        load = partial(_load, images_at(epoch), draws, epoch, fresh, whole)
+        batches = course.batches(epoch)
+        losses = torch.zeros(heads.heads)
+        for step, batch in enumerate(ahead(load, batches, most=1)):
+            among = None if counted is None else counted[batch.images]
+            gradients = heads.gradients(batch.tokens, batch.pixels, among, batch.statistics)
+            heads.step(gradients, course.share(epoch * course.steps_per_epoch + step))
+            losses += gradients.loss.cpu() / len(batches)
+        after_epoch(epoch, losses)
+
+
+def _load(
+    images: Images, draws: Draws, epoch: int, fresh: bool, whole: bool, batch: np.ndarray
+) -> Batch:
+    """whole: all tokens are looked at, for statistics over them."""
+    pixels = [draws.of(images, int(i), epoch, fresh) for i in batch]
+    if not whole:
+        tokens = [images.tokens(int(i), p.corners()) for i, p in zip(batch, pixels, strict=True)]
+        return Batch(batch, list(map(torch.from_numpy, tokens)), pixels, None)
+    every = [images.tokens(int(i)).astype(np.float32) for i in batch]
+    tokens = [t[p.corners()] for t, p in zip(every, pixels, strict=True)]
+    found = map(torch.from_numpy, batch_statistics(np.concatenate(every)))
+    return Batch(batch, list(map(torch.from_numpy, tokens)), pixels, list(found))
+
+
+def batch_statistics(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(channels,) each: mean, variance, and variance without bias."""
+    mean = tokens.mean(0)
+    square = np.square(tokens - mean).sum(0)
+    return mean, square / len(tokens), square / max(len(tokens) - 1, 1)
+
+
+def statistics(images: Images) -> tuple[Tensor, Tensor]:
+    """(channels,) mean and deviation over all tokens of all images, summed in float64."""
+    # Around the mean of one image, so that squares of large means do not drown small deviations.
+    around = torch.from_numpy(images.tokens(0)).float().mean(0)
+    total = square = torch.zeros(len(around), dtype=torch.float64)
+    count = 0
+    for image in range(len(images)):
+        tokens = torch.from_numpy(images.tokens(image)).float().sub_(around)
+        total = total + tokens.sum(0, dtype=torch.float64)
+        square = square + tokens.square_().sum(0, dtype=torch.float64)
+        count += len(tokens)
+    mean = total / count
+    variance = (square / count - mean.square()).clamp_min(0)
+    return (around + mean).float(), variance.sqrt().float()
+
+
 # -- scoring
 
 
@@ -164,81 +286,3 @@ def score(
             counts[row, head] = class_counts(prediction, mask, classes)
         advance(1)
     return counts
-
-
-# -- what is reported
-
-
-def metrics(
-    trained: Trained,
-    counts: np.ndarray,
-    held_out: np.ndarray | None,
-    names: Sequence[str],
-    absent: str = LEFT_OUT,
-    select: Literal["val", "holdout"] = "val",
-) -> dict[str, Any]:
-    """All that is said of one training.
-
-    counts: (images, rates, 3, classes) on validation images, of heads trained on all images;
-    held_out: the same on held-out training images, of heads that have not seen them.
-    """
-    rates = trained.rates
-    weights = resample_weights(len(counts), RESAMPLES, seed=0)  # the same images for every rate
-    table = [
-        {"rate": rate, "loss": trained.loss[i]}
-        | of_counts(counts[:, i], weights, absent)
-        | {"holdout_miou": _miou_of(_chooser(trained, held_out, i), absent)}
-        if trained.finite[i]
-        else {"rate": rate, "loss": None, "diverged": True, "miou": None}
-        for i, rate in enumerate(rates)
-    ]
-    chosen = {"val": _best(table, "miou"), "holdout": _best(table, "holdout_miou")}
-    if chosen[select] is None:
-        select = "val"
-    index = chosen[select]
-    assert index is not None
-    return {
-        "headline": "miou",
-        "miou": table[index]["miou"],
-        "interval": table[index]["interval"],
-        **{
-            name: table[index][name] for name in ("pixel_accuracy", "mean_accuracy", "weighted_iou")
-        },
-        "rate": rates[index],
-        "selected_on": select if len(rates) > 1 else None,
-        "chosen": {
-            where: None
-            if i is None
-            else {name: table[i][name] for name in ("rate", "miou", "interval")}
-            | {"edge": _edge(rates, i)}
-            for where, i in chosen.items()
-        },
-        "edge": _edge(rates, index),
-        "rates": table,
-        **by_class(counts[:, index], names),
-    }
-
-
-def _chooser(trained: Trained, held_out: np.ndarray | None, rate: int) -> np.ndarray | None:
-    """(images, 3, classes) of the head that has not seen them, unless it has diverged."""
-    sound = held_out is not None and trained.finite[trained.choosing][rate]
-    return held_out[:, rate] if held_out is not None and sound else None
-
-
-def _miou_of(held_out: np.ndarray | None, absent: str) -> float | None:
-    """None also where no held-out pixel is labelled."""
-    miou = np.nan if held_out is None else scores(held_out.sum(0, dtype=np.int64), absent).miou
-    return None if np.isnan(miou) else miou
-
-
-def _best(table: Sequence[Mapping[str, Any]], name: str) -> int | None:
-    """The first of the best; None where nothing was measured."""
-    known = [i for i, row in enumerate(table) if row.get(name) is not None]
-    return max(known, key=lambda i: (table[i][name], -i), default=None)
-
-
-def _edge(rates: Sequence[float], index: int) -> str | None:
-    """Whether a rate beyond the sweep might be better still."""
-    if len(rates) < 2 or rates[index] not in (min(rates), max(rates)):
-        return None
-    return "highest" if rates[index] == max(rates) else "lowest"

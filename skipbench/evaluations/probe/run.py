@@ -5,7 +5,7 @@ features of training and validation images (once) → heads for all rates → sc
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -15,25 +15,23 @@ import torch
 
 from skipbench.datasets import Dataset, Item
 from skipbench.engine.progress import progress
-from skipbench.evaluations.data import check_masks
 from skipbench.evaluations.probe import EVALUATION, method, views
 from skipbench.evaluations.probe import record as written
 from skipbench.evaluations.probe.images import EpochCrops, ScoredImages, cut_windows
 from skipbench.evaluations.probe.method import Images, Trained
 from skipbench.evaluations.probe.settings import ProbeSettings
-from skipbench.evaluations.run import Arrays, Cell, FeatureRun, Need
-from skipbench.evaluations.segmentation.images import Split
+from skipbench.evaluations.run import Arrays, Cell, Need
+from skipbench.evaluations.segmentation.run import SegmentationRun, Split
 from skipbench.pipeline import Inspection, log_adaptation
-from skipbench.record_store import read_arrays
 from skipbench.records import FeatureSpec, Result
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.pictures import Drawing
+    from skipbench.evaluations.pictures import Drawing, Predict
 
 log = logging.getLogger("skipbench")
 
 
-class ProbeRun(FeatureRun):
+class ProbeRun(SegmentationRun):
     """A cell is one training, of all learning rates at once."""
 
     evaluation = EVALUATION
@@ -53,13 +51,10 @@ class ProbeRun(FeatureRun):
     def _cell(self, blocks: tuple[int, ...], layers: str, seed: int) -> Cell:
         crops = self.protocol.views != "whole" or self.protocol.window
         identity = self.identity(
-            blocks, seed, written.protocol_part(self.protocol), select=self.settings.select,
+            blocks, seed, self.protocol.facts(), select=self.settings.select,
             views_version=views.VERSION if crops else None,
         )  # fmt: skip
         return Cell(identity, layers, blocks, seed)
-
-    def check_data(self) -> None:
-        check_masks(self.train, self.val)
 
     def drawn(self) -> list[Cell]:
         return self.cells if self.settings.pictures else []
@@ -132,7 +127,7 @@ class ProbeRun(FeatureRun):
         counts, held_out = self._score(cell, trained)
         if held_out is None and self.settings.select == "holdout" and len(trained.rates) > 1:
             log.warning("too few training images to hold some out: the rate is chosen on val")
-        found = method.metrics(
+        found = written.metrics(
             trained, counts, held_out, self.val.classes, self.protocol.absent_classes,
             self.settings.select,
         )  # fmt: skip
@@ -143,9 +138,6 @@ class ProbeRun(FeatureRun):
             cell, self.val_images.features, protocol, found, self.seconds_since(before)
         )
         return result, written.arrays(trained, counts, found)
-
-    def tidy(self, cell: Cell) -> None:
-        self.training_state(cell).forget()
 
     def _train(self, cell: Cell) -> Trained:
         started = time.monotonic() - self.seconds["features"]
@@ -221,33 +213,25 @@ class ProbeRun(FeatureRun):
     # -- pictures
 
     def drawing(
-        self,
-        cell: Cell,
-        items: Sequence[Item],
-        images: ScoredImages,
-        arrays: Mapping[str, np.ndarray],
+        self, cell: Cell, items: Sequence[Item], images: ScoredImages, arrays: Arrays
     ) -> "Drawing":
         """The head of a record at work on pictures. arrays: of the record."""
         from skipbench.evaluations.pictures import Drawing
 
-        scenes, classes = images.scenes(self.columns(cell), None), len(self.val.classes)
-        weight, bias = (torch.from_numpy(arrays[name]) for name in ("weight", "bias"))
-
-        def predict(
-            image: int, size_hw: tuple[int, int]
-        ) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
-            seen = scenes.seen(image)
-            return next(method.predict(seen, size_hw, weight, bias, classes)), {}
-
+        predict = self.predictor(cell, arrays, images)
         return Drawing(self.val, items, predict, arrays["counts"])
 
-    def draw(self, cell: Cell, result: Result) -> None:
-        from skipbench.evaluations.pictures import draw_record
+    def predictor(
+        self, cell: Cell, arrays: Arrays, images: ScoredImages | None = None
+    ) -> "Predict":
+        scenes = (images or self.val_images).scenes(self.columns(cell), None)
+        weight, bias = (torch.from_numpy(arrays[name]) for name in ("weight", "bias"))
 
-        arrays = read_arrays(self.settings.out / f"{result.id}.npz")
-        drawing = self.drawing(cell, self.val, self.val_images, arrays)
-        folder = self.settings.out / result.id
-        draw_record(folder, drawing, self.settings.pictures, result, cell.layers)
+        def predict(image: int, size_hw: tuple[int, int]) -> tuple[np.ndarray, Arrays]:
+            maps = method.predict(scenes.seen(image), size_hw, weight, bias, len(self.val.classes))
+            return next(maps), {}
+
+        return predict
 
 
 def _best_loss(losses: Sequence[float], rates: Sequence[float]) -> str:

@@ -1,15 +1,156 @@
-"""Settings of the linear probe. Those without a default of their own are the protocol's."""
+"""Settings of the linear probe, and the published protocols that they change. Those without a
+default of their own are the protocol's. No torch here: a wrong value is reported at once."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from math import inf
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from skipbench.evaluations.probe.protocols import PROTOCOLS, Protocol, with_changes
+from skipbench.errors import UsageError
 from skipbench.evaluations.segmentation import TrainingImagesSettings
 from skipbench.settings import parsers, setting
 from skipbench.settings.groups import size
 from skipbench.settings.parsers import InvalidError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+BETAS = (0.9, 0.999)  # of AdamW
+SWEEP = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+
+Normalisation = Literal["standardise", "batch norm", "none"]
+Schedule = Literal["cosine", "poly", "step"]
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    name: Literal["adamw", "sgd"] = "adamw"
+    weight_decay: float = 1e-4
+    momentum: float = 0.9  # of SGD
+
+
+@dataclass(frozen=True)
+class Course:
+    """How long, in which batches, on how many pixels of an image, at which share of the rate."""
+
+    images: int
+    batch: int
+    steps: int
+    schedule: Schedule
+    pixels: int | None  # of an image and step; None: all that are labelled
+    seed: int
+    warm_up: int = 0  # steps
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(self.images / self.batch)
+
+    @property
+    def epochs(self) -> int:
+        return math.ceil(self.steps / self.steps_per_epoch)
+
+    def batches(self, epoch: int) -> "list[np.ndarray]":
+        """The images of each step; the last epoch may be shorter."""
+        from skipbench.evaluations.segmentation.tokens import randomness  # torch
+
+        order = randomness("order", self.seed, epoch).permutation(self.images)
+        batches = [order[i : i + self.batch] for i in range(0, self.images, self.batch)]
+        return batches[: self.steps - epoch * self.steps_per_epoch]
+
+    def share(self, step: int) -> float:
+        """Of the learning rate, at this step, counted from 0."""
+        done = step / self.steps
+        warm = max(step / self.warm_up, 1e-6) if step < self.warm_up else 1.0
+        if self.schedule == "cosine":
+            return warm * 0.5 * (1 + math.cos(math.pi * done))
+        if self.schedule == "poly":
+            return warm * (1 - done)
+        return warm * (1.0 if done < 0.8 else 0.1)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Every setting of a probe; a command may change single ones, and the record says what it was.
+
+    Where published codes differ from each other, so do the three below.
+    """
+
+    name: str
+    train_splits: Mapping[str, str] = field(default_factory=dict)  # by data set; else "train"
+    train_images: Mapping[str, int] = field(default_factory=dict)  # by data set; else all
+    size: str = "448"
+    views: Literal["whole", "dinov2", "leopart"] = "whole"  # what is seen of an image in training
+    different_views: int | None = None  # of each image; None: another one in every epoch
+    window: tuple[int, int] | None = None  # (size, stride) of sliding windows when scoring
+    normalisation: Normalisation = "standardise"
+    optimiser: Optimiser = Optimiser()
+    schedule: Schedule = "cosine"
+    batch: int = 16
+    epochs: int | None = 30
+    steps: int | None = None  # instead of epochs
+    warm_up: float = 0.0  # share of the steps
+    rates: tuple[float, ...] = SWEEP
+    loss_pixels: int | None = 1024  # of an image and step; None: all
+    loss_size: int | None = None  # masks are resized to this square for the loss; None: as they are
+    score_size: int | None = None  # the same for the score
+    absent_classes: Literal["left out", "zero"] = "left out"
+
+    def course(self, images: int, seed: int) -> Course:
+        per_epoch = -(-images // self.batch)
+        steps = self.steps if self.epochs is None else self.epochs * per_epoch
+        assert steps is not None
+        return Course(
+            images=images,
+            batch=self.batch,
+            steps=steps,
+            schedule=self.schedule,
+            pixels=self.loss_pixels,
+            seed=seed,
+            warm_up=round(self.warm_up * steps),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """For the record. Which images were trained on stands elsewhere in it, as they are; and
+        "448" and "448x448" are one size."""
+        from skipbench.images import parse_size, size_name  # numpy
+
+        facts = asdict(self) | {"size": size_name(parse_size(self.size))}
+        del facts["train_splits"], facts["train_images"]
+        if self.optimiser.name == "adamw":
+            del facts["optimiser"]["momentum"]
+            facts["optimiser"]["betas"] = BETAS
+        return facts
+
+
+PROTOCOLS = {
+    "paper": Protocol("paper", train_images={"ade20k": 3000, "cocostuff": 3000}),
+    "dinov2": Protocol(
+        "dinov2",
+        size="512",
+        views="dinov2",
+        window=(512, 341),
+        normalisation="batch norm",
+        schedule="poly",
+        epochs=None,
+        steps=40_000,
+        warm_up=1500 / 40_000,
+        rates=(1e-3,),
+    ),
+    "leopart": Protocol(
+        "leopart",
+        train_splits={"voc": "train_aug"},
+        views="leopart",
+        normalisation="none",
+        optimiser=Optimiser("sgd"),
+        schedule="step",
+        epochs=25,
+        rates=(1e-2,),
+        loss_size=100,
+        score_size=100,
+        absent_classes="zero",
+    ),
+}
 
 
 def parse_rates(given: Any) -> tuple[float, ...]:
@@ -18,7 +159,7 @@ def parse_rates(given: Any) -> tuple[float, ...]:
         rates = sorted({float(part) for part in parsers.listed(given)})
     except ValueError:
         rates = []
-    if not rates or not all(0 < rate < inf for rate in rates):
+    if not rates or not all(0 < rate < math.inf for rate in rates):
         raise InvalidError("expected numbers above 0, such as 1e-3,3e-3")
     return tuple(rates)
 
@@ -62,13 +203,36 @@ class ProbeSettings(TrainingImagesSettings):
 
     @cached_property
     def resolved(self) -> Protocol:
-        """The protocol with what the user changed."""
-        return with_changes(
-            PROTOCOLS[self.protocol], epochs=self.epochs, rates=self.lr, size=self.size,
-            score_size=self.score_size, loss_pixels=self.loss_pixels,
-            standardize=self.standardize, views=self.views,
-        )  # fmt: skip
+        """The protocol with what the user changed; "full" and "all" are no size and no limit."""
+        protocol, changes = PROTOCOLS[self.protocol], dict[str, Any]()
+        if self.epochs is not None:
+            changes |= {"epochs": self.epochs, "steps": None}
+        if self.lr is not None:
+            changes["rates"] = self.lr
+        if self.size is not None:
+            changes |= _sizes(protocol, self.size)
+        for name in ("score_size", "loss_pixels"):
+            if (given := getattr(self, name)) is not None:
+                changes[name] = None if isinstance(given, str) else given
+        if self.standardize is not None:
+            changes["normalisation"] = "standardise" if self.standardize else "none"
+        if self.views is not None:
+            if protocol.views == "whole":
+                raise UsageError(f"--views {self.views}: only for --protocol dinov2 or leopart")
+            changes["different_views"] = self.views
+        return replace(protocol, **changes)
 
     def check(self) -> None:
         super().check()
         _ = self.resolved
+
+
+def _sizes(protocol: Protocol, size: str) -> dict[str, Any]:
+    """What a size changes: crops are square, and windows keep their overlap."""
+    if protocol.views == "whole":
+        return {"size": size}
+    if not size.isdecimal():
+        raise UsageError(f"--size {size}: crops are square; expected an integer of at least 1")
+    side = int(size)
+    window = protocol.window and (side, round(side * protocol.window[1] / protocol.window[0]))
+    return {"size": size, "window": window}

@@ -1,5 +1,5 @@
-"""Tokens as methods use them: read ahead, drawn at random, normalised, and turned into class maps by
-a linear function."""
+"""Tokens as methods use them: read ahead, drawn at random, normalised; and class maps that are a
+linear function of them."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

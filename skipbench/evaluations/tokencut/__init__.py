@@ -44,7 +44,7 @@ class Tokencut(Evaluation):
 
         find_images(settings.images)  # missing files are reported before torch is loaded
 
-        from skipbench.evaluations.tokencut.plain_images import find_objects
+        from skipbench.evaluations.tokencut.pictures import find_objects
 
         folder = find_objects(settings)
         typer.echo(json.dumps({"pictures": str(folder)}) if as_json else f"pictures: {folder}")

@@ -13,21 +13,89 @@ and one rule decides:
     entries within 1e-7 of the mean are not on the seed's side
     if every pair is linked alike, or λ2 = λ3 within 1e-9, no cut is better than all others: the
     object is the whole image, and the image is counted as degenerate
+
+LOST (Siméoni et al. 2021): the object grows from the token that resembles the fewest others.
+
+    graph      tokens with a positive inner product are linked
+    seed       the token with the fewest neighbours; of several, the first, row by row
+    expansion  among the 100 tokens with the fewest neighbours, those linked to the seed
+    object     tokens whose inner products with these sum to more than 0: the 4-connected part of
+               them that holds the seed
+
+Where every token resembles every other, none stands out: the object is the whole image, and the
+image is counted as degenerate.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import numpy as np
 import torch
+from scipy import ndimage
 
-from skipbench.evaluations.tokencut.eigenvector import CHECKS, SAME, SMALL, second_vectors
-from skipbench.evaluations.tokencut.graph import Graphs, link
-from skipbench.evaluations.tokencut.objects import Found, Solver, nothing_stands_out, part_of
+from skipbench.evaluations.tokencut.graph import CHECKS, SAME, SMALL, Graphs, link, second_vectors
 from skipbench.evaluations.tokencut.settings import EPS, TAU
 
 TIE = 1e-7
 # Links of the graphs that are cut together. On a CPU they stay in its cache.
 BYTES_ON_CPU, BYTES_ON_GPU = 16_000_000, 256_000_000
+EXPANSION = 100
+
+# small: so few tokens that a dense solver is the usual one; none: there was nothing to solve
+Solver = Literal["iterative", "dense", "small", "none"]
+SOLVERS: tuple[Solver, ...] = get_args(Solver)
+
+
+@dataclass(frozen=True)
+class Found:
+    """One object, on the grid of tokens."""
+
+    mask: np.ndarray = field(repr=False)  # (height, width) bool: the 4-connected part of the seed
+    map: np.ndarray = field(repr=False)  # (height, width) float64: what was cut; high at the seed
+    seed: int  # token, row by row
+    solver: Solver = "none"
+    degenerate: bool = False  # nothing stands out: the mask is the whole image
+    tied: bool = False  # other tokens are as good a seed, or lie on the border: a rule decided
+
+    @property
+    def tokens(self) -> int:
+        return int(self.mask.sum())
+
+    def box(self, patch: int, size_hw: tuple[int, int]) -> tuple[int, int, int, int]:
+        """x0, y0, x1, y1 in pixels, half-open; size_hw: of the image before it was padded."""
+        rows, columns = (np.flatnonzero(self.mask.any(axis)) for axis in (1, 0))
+        height, width = size_hw
+        return (
+            int(columns[0]) * patch,
+            int(rows[0]) * patch,
+            min((int(columns[-1]) + 1) * patch, width),
+            min((int(rows[-1]) + 1) * patch, height),
+        )
+
+
+def enlarged(grid: np.ndarray, patch: int, size_hw: tuple[int, int]) -> np.ndarray:
+    """Every token as a square of pixels, without those of the padding."""
+    return grid.repeat(patch, 0).repeat(patch, 1)[: size_hw[0], : size_hw[1]]
+
+
+def part_of(mask: np.ndarray, seed: int, rivals: np.ndarray) -> tuple[np.ndarray, bool]:
+    """The 4-connected part of a mask that holds the seed, and whether some rival is outside of it.
+
+    mask: (height, width) bool; rivals: tokens that could have been the seed.
+    """
+    parts = ndimage.label(mask)[0].ravel()
+    mine = parts == parts[seed]
+    return mine.reshape(mask.shape), not bool(mine[rivals].all())
+
+
+def nothing_stands_out(grid_hw: tuple[int, int], solver: Solver = "none") -> Found:
+    """The whole image."""
+    whole = np.ones(grid_hw, bool)
+    return Found(whole, np.zeros(grid_hw), seed=0, solver=solver, degenerate=True)
+
+
+# -- TokenCut
 
 
 def tokencut(
@@ -86,3 +154,39 @@ def decide(y: np.ndarray, grid_hw: tuple[int, int], solver: Solver = "iterative"
     mask, apart = part_of((beyond > TIE).reshape(grid_hw), seed, seeds)
     on_the_border = bool((np.abs(beyond) <= TIE).any())
     return Found(mask, y.reshape(grid_hw), seed, solver, tied=apart or on_the_border)
+
+
+# -- LOST
+
+
+def lost(
+    tokens: torch.Tensor,
+    grid_hw: tuple[int, int],
+    expansion: int = EXPANSION,
+    room: int | None = None,
+) -> list[Found]:
+    """One object in each image. tokens: (images, height · width, channels), not normalised; room:
+    bytes of links."""
+    found = []
+    for some in portions(tokens, room):
+        neighbours = Graphs(link(some, 0.0), eps=0.0).neighbours
+        pairs = zip(some.double(), neighbours, strict=True)
+        found += [_grow(image, count, grid_hw, expansion) for image, count in pairs]
+    return found
+
+
+def _grow(
+    tokens: torch.Tensor, neighbours: torch.Tensor, grid_hw: tuple[int, int], expansion: int
+) -> Found:
+    fewest, most = neighbours.amin(), neighbours.amax()
+    if fewest == len(tokens) or most == 0:
+        return nothing_stands_out(grid_hw)
+    order = neighbours.argsort(stable=True)[:expansion]
+    seed = int(order[0])
+    similar = order[tokens[order] @ tokens[seed] > 0]
+    if not len(similar):  # a token of zeros, that resembles nothing
+        return nothing_stands_out(grid_hw)
+    correlation = (tokens @ tokens[similar].sum(0)).cpu().numpy()
+    rivals = (neighbours == fewest).nonzero()[:, 0].cpu().numpy()
+    mask, apart = part_of((correlation > 0).reshape(grid_hw), seed, rivals)
+    return Found(mask, correlation.reshape(grid_hw), seed, tied=apart)

@@ -3,12 +3,20 @@
 from typing import TYPE_CHECKING, Any
 
 from skipbench.console import plain_table, wide_page
+from skipbench.evaluations.page import interval_words, numbers_table
 from skipbench.evaluations.tokencut import EVALUATION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from skipbench.records import Result
+
+# Counted over images and blocks.
+COUNTED = {
+    "degenerate": "degenerate (nothing stands out: the box is the whole image)",
+    "dense": "solved densely",
+    "tied": "with a tie that the rule decided",
+}
 
 
 def show(run: Any, results: "Sequence[Result]") -> None:
@@ -54,6 +62,7 @@ def _headlines(result: "Result") -> Any:
     """The figure, first as it was asked for, then by the other choice of the block."""
     metrics = result.metrics
     name = metrics["headline"]
+    metric = EVALUATION.metrics[name]
     table = plain_table(show_header=False)
     for _ in range(3):
         table.add_column(no_wrap=True)
@@ -62,10 +71,10 @@ def _headlines(result: "Result") -> Any:
     if other and metrics["chosen"][other]:
         rows.append((metrics["chosen"][other], other, ""))
     for row, where, style in rows:
-        ends = "{:.1f} to {:.1f}".format(*row["interval"])
+        score = f"{metric} {row[name]:.1f}"
         reason = _reason(where, row, len(metrics["blocks"]))
-        table.add_row(f"{EVALUATION.metrics[name]} {row[name]:.1f}", ends, reason, style=style)
-    whole = f"{EVALUATION.metrics[name]} {metrics['whole_image']:.1f}"
+        table.add_row(score, interval_words(row["interval"]), reason, style=style)
+    whole = f"{metric} {metrics['whole_image']:.1f}"
     table.add_row(whole, "", "of the whole image, without looking", style="dim")
     if name == "iou" and "f_beta" in metrics:
         table.add_row(f"F-beta {metrics['f_beta']:.1f}", "", "of the mask")
@@ -82,36 +91,21 @@ def _reason(where: str | None, row: Any, blocks: int) -> str:
 
 
 def _blocks_table(metrics: Any) -> Any:
-    name = metrics["headline"]
-    others = ["max_f_beta", "f_beta", "accuracy"] if name == "iou" else []
-    table = plain_table()
-    titles = ["max Fβ", "Fβ", "accuracy"][: len(others)]
-    for title in (
-        "block",
-        EVALUATION.metrics[name],
-        "95 % interval",
-        *titles,
-        "degenerate",
-        "dense",
-        "tied",
-    ):
-        table.add_column(title, justify="right", no_wrap=True)
-    best = metrics["chosen"]["val"]["block"]
+    name, best = metrics["headline"], metrics["chosen"]["val"]["block"]
+    titles = {"max_f_beta": "max Fβ", "f_beta": "Fβ", "accuracy": "accuracy"}
+    others = titles if name == "iou" else {}
+    scores = "block", EVALUATION.metrics[name], "95 % interval", *others.values()
+    table = numbers_table(*scores, *COUNTED)
     for row in metrics["blocks"]:
         table.add_row(
-            str(row["block"]), f"{row[name]:.1f}", "{:.1f} to {:.1f}".format(*row["interval"]),
-            *(f"{row[key]:.1f}" for key in others), str(row["degenerate"]), str(row["dense"]),
-            str(row["tied"]), style="bold" if row["block"] == best else "",
+            str(row["block"]), f"{row[name]:.1f}", interval_words(row["interval"]),
+            *(f"{row[key]:.1f}" for key in others), *(str(row[key]) for key in COUNTED),
+            style="bold" if row["block"] == best else "",
         )  # fmt: skip
     return table
 
 
 def _remarks(rows: Any, images: int) -> list[str]:
     total = images * len(rows)
-    words = {
-        "degenerate": "degenerate (nothing stands out: the box is the whole image)",
-        "dense": "solved densely",
-        "tied": "with a tie that the rule decided",
-    }
-    counts = {key: sum(row[key] for row in rows) for key in words}
-    return [f"{counts[key]:,} of {total:,} {text}" for key, text in words.items() if counts[key]]
+    counts = {key: sum(row[key] for row in rows) for key in COUNTED}
+    return [f"{counts[key]:,} of {total:,} {text}" for key, text in COUNTED.items() if counts[key]]

@@ -9,32 +9,33 @@ OUT/NAME.png …                      plain pictures (`--images`), with objects.
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from skipbench.datasets import Item
-from skipbench.drawing.sheet import Colour, blend, paint
-from skipbench.drawing.sheet import Cell, save, sheet
+from skipbench.datasets import Item, decodable
+from skipbench.drawing.sheet import Cell, Colour, blend, paint, save, sheet
 from skipbench.engine.progress import progress
 from skipbench.evaluations.pictures import (
     MOST_ON_SHEET,
     file_names,
     from_both_ends,
+    keep_originals,
     save_tile,
+    title_of,
     write_tiles,
 )
 from skipbench.evaluations.tokencut import EVALUATION
 from skipbench.evaluations.tokencut.record import CORNERS, reported
+from skipbench.evaluations.tokencut.run import Finder, TokencutRun
 from skipbench.evaluations.tokencut.scores import Seen, ious_by_image, true_boxes
+from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.files import ensure_writable, write_csv
-from skipbench.images import IGNORED, ImageItem, Picture
+from skipbench.images import IGNORED, ImageItem, Picture, find_images
+from skipbench.pipeline import inspect
 from skipbench.record_store import read_arrays
-
-if TYPE_CHECKING:
-    from skipbench.evaluations.tokencut.run import Finder, TokencutRun
-    from skipbench.records import Result
+from skipbench.records import Result
 
 log = logging.getLogger("skipbench")
 
@@ -77,7 +78,7 @@ def panels(image: np.ndarray, seen: Seen, place: int) -> dict[str, np.ndarray]:
     }
 
 
-def truth_of(item: Item, image: np.ndarray, run: "TokencutRun") -> np.ndarray:
+def truth_of(item: Item, image: np.ndarray, run: TokencutRun) -> np.ndarray:
     """The picture with what is to be found."""
     if run.kind == "masks":
         mask = item.mask()
@@ -86,7 +87,7 @@ def truth_of(item: Item, image: np.ndarray, run: "TokencutRun") -> np.ndarray:
     return outlined(image, true_boxes(item, run.settings.hard).xyxy, TRUE)
 
 
-def draw_found(run: "TokencutRun", result: "Result", number: int) -> None:
+def draw_found(run: TokencutRun, result: Result, number: int) -> None:
     """The worst and best images of a record, `number` in all; and the first ones as tiles."""
     folder, name = run.settings.out / result.id, result.metrics["headline"]
     place = reported(run, result.metrics)
@@ -96,7 +97,8 @@ def draw_found(run: "TokencutRun", result: "Result", number: int) -> None:
     wanted = sorted({image for image, *_ in chosen} | set(first))
     drawn = dict(_looked_at(run, [run.data[i] for i in wanted], wanted))
     words = "IoU {:.2f}" if name == "iou" else "best IoU {:.2f}"
-    title = _title(run, result)
+    how = f"{run.settings.method} on {run.settings.feature} of block {run.blocks[place]}"
+    title = title_of(result, how, EVALUATION.metrics[name])
     rows = []
     ensure_writable(folder)
     for rank, (image, which, score) in enumerate(chosen, 1):
@@ -111,7 +113,7 @@ def draw_found(run: "TokencutRun", result: "Result", number: int) -> None:
     log.info("pictures: %s", folder)
 
 
-def _looked_at(finder: "Finder", pictures: Sequence[Picture], numbers: Sequence[int]) -> Any:
+def _looked_at(finder: Finder, pictures: Sequence[Picture], numbers: Sequence[int]) -> Any:
     plan = finder.plan(pictures)
     with progress("drawing", len(pictures)) as advance:
         for place, seen in finder.look(pictures, plan, range(len(plan.shards))):
@@ -126,29 +128,17 @@ def _best_by_image(arrays: dict[str, np.ndarray], place: int) -> np.ndarray:
     return np.array([rows[:, place].max() for rows in ious_by_image(arrays)])
 
 
-def _title(run: "TokencutRun", result: "Result") -> str:
-    metrics, checkpoint = result.metrics, result.checkpoint
-    name = EVALUATION.metrics[metrics["headline"]]
-    return (
-        f"{checkpoint['name']} ({checkpoint['residual']}), {run.settings.method} on "
-        f"{run.settings.feature} of block {run.blocks[reported(run, metrics)]}, "
-        f"{run.data.name} {run.data.split}: {name} {metrics[metrics['headline']]:.1f}"
-    )
-
-
-def _row(run: "TokencutRun", item: Item, seen: Seen, place: int, note: str) -> list[Cell]:
+def _row(run: TokencutRun, item: Item, seen: Seen, place: int, note: str) -> list[Cell]:
     image = item.read()
     shown = panels(image, seen, place)
     both = outlined(truth_of(item, image, run), seen.boxes[place], FOUND)
     facts = "degenerate" if seen.found[place].degenerate else MAPS[run.settings.method]
-    return [
-        Cell(both, item.name), Cell(shown["mask"], note), Cell(shown["map"], facts),
-    ]  # fmt: skip
+    return [Cell(both, item.name), Cell(shown["mask"], note), Cell(shown["map"], facts)]
 
 
 def _draw_tiles(
     folder: Path,
-    run: "TokencutRun",
+    run: TokencutRun,
     drawn: dict[int, Seen],
     place: int,
     best: np.ndarray,
@@ -160,24 +150,27 @@ def _draw_tiles(
         item = run.data[number]
         image = item.read()
         shown = panels(image, seen, place)
-        kinds = {
-            "image": image, "truth": truth_of(item, image, run), "box": shown["box"],
-            MAPS[run.settings.method]: shown["map"],
-        }  # fmt: skip
-        files = {kind: f"{number:05d}_{kind}.png" for kind in kinds}
-        for kind, pixels in kinds.items():
-            save_tile(folder / files[kind], pixels)
-        shared = {kind: files.pop(kind) for kind in ("image", "truth")}
+        shared = {"image": image, "truth": truth_of(item, image, run)}
+        own = {"box": shown["box"], MAPS[run.settings.method]: shown["map"]}
         score = "no label" if np.isnan(best[number]) else words.format(best[number])
         note = f"block {run.blocks[place]}, {score}"
-        tiles.append({"image": item.name, "shared": shared, "own": files, "note": note})
-    write_tiles(folder, tiles, [])
+        tiles.append(save_tile(folder, number, item.name, note, shared, own))
+    write_tiles(folder, tiles)
 
 
 # -- plain pictures
 
 
-def draw_pictures(finder: "Finder", pictures: Sequence[ImageItem]) -> Path:
+def find_objects(settings: TokencutSettings) -> Path:
+    """`--images`: box, mask and eigenvector drawn over each, into `out`, which is returned."""
+    pictures: list[ImageItem] = list(find_images(settings.images))[: settings.limit]
+    keep_originals(pictures, [settings.out])
+    if settings.skip_bad:
+        pictures = list(decodable(pictures, settings.skip_bad, "these images"))
+    return draw_pictures(Finder(inspect(settings.ckpt, **settings.reading()), settings), pictures)
+
+
+def draw_pictures(finder: Finder, pictures: Sequence[ImageItem]) -> Path:
     """One PNG a picture, a row for each block; objects.csv; the first of them on one sheet."""
     out = finder.settings.out
     ensure_writable(out)
@@ -196,22 +189,18 @@ def draw_pictures(finder: "Finder", pictures: Sequence[ImageItem]) -> Path:
     return out
 
 
-def _rows(finder: "Finder", picture: Picture, seen: Seen) -> list[list[Cell]]:
+def _rows(finder: Finder, picture: Picture, seen: Seen) -> list[list[Cell]]:
     image, rows = picture.read(), []
     for place, block in enumerate(finder.blocks):
         shown, found = panels(image, seen, place), seen.found[place]
         what = "degenerate: nothing stands out" if found.degenerate else f"{found.tokens} tokens"
-        rows.append(
-            [
-                Cell(shown["box"], picture.name),
-                Cell(shown["mask"], what),
-                Cell(shown["map"], f"{MAPS[finder.settings.method]}, block {block}"),
-            ]
-        )
+        facts = f"{MAPS[finder.settings.method]}, block {block}"
+        captions = {"box": picture.name, "mask": what, "map": facts}
+        rows.append([Cell(shown[kind], caption) for kind, caption in captions.items()])
     return rows
 
 
-def _lines(finder: "Finder", picture: Picture, seen: Seen) -> list[list[Any]]:
+def _lines(finder: Finder, picture: Picture, seen: Seen) -> list[list[Any]]:
     return [
         [picture.name, block, *(f"{corner:g}" for corner in box), found.tokens, found.solver,
          int(found.degenerate), int(found.tied)]

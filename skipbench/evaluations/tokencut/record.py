@@ -12,17 +12,18 @@ from skipbench.evaluations.record import (
     changes_from,
     checkpoint_part,
     environment_part,
+    interval_words,
     timing_part,
 )
 from skipbench.evaluations.resume import Arrays
 from skipbench.evaluations.tokencut import EVALUATION
-from skipbench.evaluations.tokencut.objects import SOLVERS
+from skipbench.evaluations.tokencut.method import SOLVERS
 from skipbench.evaluations.tokencut.scores import ious_by_image
 from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.features.store import model_part
 from skipbench.files import write_csv
 from skipbench.images import parse_size, size_name
-from skipbench.metrics.intervals import METHOD, RESAMPLES, resample_weights
+from skipbench.metrics.intervals import RESAMPLES, resample_weights
 from skipbench.metrics.means import (
     SPLITS,
     CrossChosen,
@@ -42,7 +43,7 @@ log = logging.getLogger("skipbench")
 
 HEADLINES = {"boxes": "corloc", "masks": "iou"}
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
-COUNTED = ("degenerate", "dense", "tied")
+OTHERS = ("degenerate", "dense", "tied", "f_beta", "max_f_beta", "accuracy")
 
 
 def determines(run: "TokencutRun") -> dict[str, Any]:
@@ -79,7 +80,7 @@ def changes(settings: TokencutSettings, kind: str) -> dict[str, Any]:
 
 
 def metrics(run: "TokencutRun", arrays: Arrays, honest: CrossChosen | None) -> dict[str, Any]:
-    """arrays: by image, of `_sightings`; honest: of `chosen_on_others`."""
+    """arrays: by image, of `gathered`; honest: of `chosen_on_others`."""
     name, blocks = HEADLINES[run.kind], run.blocks
     weights = resample_weights(len(arrays["score"]), RESAMPLES, 0)
     rows = _by_block(arrays, blocks, name, weights)
@@ -98,7 +99,7 @@ def metrics(run: "TokencutRun", arrays: Arrays, honest: CrossChosen | None) -> d
         "selected_on": where if several else None,
         "chosen": chosen if several else {},
         "blocks": rows,
-        **({} if where == "holdout" else _other_figures(best)),
+        **({} if where == "holdout" else {key: best[key] for key in OTHERS if key in best}),
         "whole_image": float(share_percent(counts_of(arrays["whole_image"]).sum(0))),
     }
 
@@ -144,12 +145,6 @@ def _mask_figures(arrays: Arrays, place: int) -> dict[str, float]:
     }
 
 
-def _other_figures(best: Mapping[str, Any]) -> dict[str, float]:
-    """Of the block whose figure it is."""
-    names = (*COUNTED, "f_beta", "max_f_beta", "accuracy")
-    return {key: best[key] for key in names if key in best}
-
-
 def record(run: "TokencutRun", found: dict[str, Any]) -> Result:
     protocol = protocol_part(run.settings, run.kind)
     return plain_result(
@@ -170,7 +165,7 @@ def record(run: "TokencutRun", found: dict[str, Any]) -> Result:
             "select": run.settings.select,
             "changes": changes(run.settings, run.kind),
             "splits": SPLITS if len(run.blocks) > 1 else None,
-            "interval": f"95 %, bootstrap over images, {RESAMPLES:,} resamples, {METHOD}",
+            "interval": interval_words(),
         },
         metrics=found,
         environment={**environment_part(run.backbone), "call": run.settings.call()},
@@ -199,45 +194,37 @@ def reported(run: "TokencutRun", found: Mapping[str, Any]) -> int:
 
 def write_table(path: Path, run: "TokencutRun", arrays: Arrays, found: Mapping[str, Any]) -> None:
     """The best block, image by image, for a spreadsheet."""
-    place, of_boxes = reported(run, found), run.kind == "boxes"
-    answers = ["hit", "ious"] if of_boxes else ["iou", "f_beta", "accuracy"]
-    facts = ["tokens", "solver", "degenerate", "tied"]
-    table: list[list[Any]] = [["image", "block", *CORNERS, *answers, *facts]]
-    ious = ious_by_image(arrays) if of_boxes else None
-    for i, name in enumerate(run.data.names):
-        score = float(arrays["score"][i, place])
-        if ious is not None:
-            answer = [int(score), " ".join(f"{iou:.4f}" for iou in ious[i][:, place])]
-        else:
-            others = (arrays[key][i, place] for key in ("f_beta", "accuracy"))
-            answer = [f"{value:.4f}" for value in (score, *others)]
-        box = [f"{corner:g}" for corner in arrays["boxes"][i, place]]
-        solver = SOLVERS[arrays["solver"][i, place]]
-        flags = [int(arrays[key][i, place]) for key in ("degenerate", "tied")]
-        size = int(arrays["tokens"][i, place])
-        table.append([name, run.blocks[place], *box, *answer, size, solver, *flags])
+    place = reported(run, found)
+    column = {name: array[:, place] for name, array in arrays.items() if array.ndim > 1}
+    if run.kind == "boxes":
+        ious = (rows[:, place] for rows in ious_by_image(arrays))
+        scores: dict[str, Any] = {
+            "hit": column["score"].astype(int),
+            "ious": [" ".join(f"{iou:.4f}" for iou in row) for row in ious],
+        }
+    else:
+        names = {"iou": "score", "f_beta": "f_beta", "accuracy": "accuracy"}
+        scores = {k: [f"{value:.4f}" for value in column[name]] for k, name in names.items()}
+    columns = {
+        "image": run.data.names,
+        "block": [run.blocks[place]] * len(run.data),
+        **{k: [f"{v:g}" for v in side] for k, side in zip(CORNERS, column["boxes"].T, strict=True)},
+        **scores,
+        "tokens": column["tokens"],
+        "solver": [SOLVERS[number] for number in column["solver"]],
+        **{flag: column[flag].astype(int) for flag in ("degenerate", "tied")},
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_csv(path, table)
+    write_csv(path, [columns, *zip(*columns.values(), strict=True)])
 
 
-class SoFar:
-    """ "CorLoc 54.1", and of several blocks the best one."""
-
-    def __init__(self, run: "TokencutRun", scores: Sequence[np.ndarray]) -> None:
-        """scores: by block, of the images that were done before."""
-        self.run, self.images = run, 0
-        self.total = np.zeros(len(run.blocks))
-        for score in scores:
-            self.add(score)
-
-    def add(self, score: np.ndarray) -> str:
-        """score: by block, of one more image; NaN where it has none."""
-        self.images += not np.isnan(score).any()
-        self.total += np.nan_to_num(score)
-        best = int(self.total.argmax())
-        which = f" (block {self.run.blocks[best]})" if len(self.total) > 1 else ""
-        mean = 100 * self.total[best] / max(self.images, 1)
-        return f"{EVALUATION.metrics[HEADLINES[self.run.kind]]} {mean:.1f}{which}"
+def so_far(run: "TokencutRun", counts: np.ndarray) -> str:
+    """ "CorLoc 54.1", and of several blocks the best one. counts: (blocks, 2), summed over the
+    images."""
+    scores = share_percent(counts)
+    best = int(scores.argmax())
+    which = f" (block {run.blocks[best]})" if len(scores) > 1 else ""
+    return f"{EVALUATION.metrics[HEADLINES[run.kind]]} {scores[best]:.1f}{which}"
 
 
 def log_remarks(found: Mapping[str, Any], images: int, settings: TokencutSettings) -> None:

@@ -9,14 +9,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from skipbench.backbones.vit import Backbone
-from skipbench.datasets import Dataset
+from skipbench.datasets import Dataset, Item
 from skipbench.engine.device import is_out_of_memory
 from skipbench.engine.progress import Progress, progress
 from skipbench.errors import OutOfMemory
@@ -25,29 +23,17 @@ from skipbench.evaluations.resume import Arrays, Chunks
 from skipbench.evaluations.run import Cell, Run
 from skipbench.evaluations.tokencut import EVALUATION
 from skipbench.evaluations.tokencut import record as written
-from skipbench.evaluations.tokencut.lost import lost
-from skipbench.evaluations.tokencut.method import tokencut
-from skipbench.evaluations.tokencut.objects import Found
-from skipbench.evaluations.tokencut.scores import (
-    Score,
-    Seen,
-    gathered,
-    score_boxes,
-    score_masks,
-    stacked,
-)
-from skipbench.evaluations.tokencut.settings import Score as Kind
+from skipbench.evaluations.tokencut.method import Found, lost, tokencut
+from skipbench.evaluations.tokencut.scores import Seen, gathered, score_boxes, score_masks, stacked
 from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.features.layers import parse_layers
 from skipbench.features.plan import SHARD_IMAGES, Plan, make_plan
 from skipbench.features.stream import BY_SAFETY, Extractor, FeatureBatch
 from skipbench.images import Picture, parse_size
+from skipbench.metrics.means import counts_of
 from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.record_store import result_id
 from skipbench.records import FeatureSpec, Result
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("skipbench")
 
@@ -66,7 +52,7 @@ class Finder:
         size = parse_size(settings.size)
         self.spec = FeatureSpec(blocks=self.blocks, tensors=(settings.feature,), size=size)
         self.seconds = {"features": 0.0, "cutting": 0.0}
-        self._one_by_one = False  # once memory has run out
+        self._at_once = 2**31  # graphs; 1 once memory has run out
 
     @property
     def patch(self) -> int:
@@ -106,25 +92,21 @@ class Finder:
         tokens = torch.stack(columns, dim=1).flatten(0, 1).flatten(1, 2)
         if tokens.device.type == "mps":  # it has no float64
             tokens = tokens.cpu()
-        if not self._one_by_one:
+        while True:
             try:
-                return self._find(tokens, (height, width))
+                parts = tokens.split(self._at_once)
+                return [one for part in parts for one in self._find(part, (height, width))]
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
+                if self._at_once == 1:
+                    raise OutOfMemory(
+                        f"out of memory on {tokens.device} with the graph of {height * width:,} "
+                        "tokens.\nUse a smaller --size, or another --device; what was done is kept."
+                    ) from None
             log.warning("out of memory with %d graphs at once; going on one by one", len(tokens))
-            self._one_by_one = True
-            if tokens.device.type == "cuda":
-                torch.cuda.empty_cache()
-        try:
-            return [one for some in tokens for one in self._find(some[None], (height, width))]
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise OutOfMemory(
-                f"out of memory on {tokens.device} with the graph of {height * width:,} tokens.\n"
-                "Use a smaller --size, or another --device; what was done is kept."
-            ) from None
+            self._at_once = 1
+            torch.cuda.empty_cache()
 
     def _find(self, tokens: torch.Tensor, grid_hw: tuple[int, int]) -> list[Found]:
         if self.settings.method == "lost":
@@ -145,13 +127,10 @@ class TokencutRun(Run, Finder):
         Finder.__init__(self, inspections[0], settings)
         (self.data,) = data
         self.facts = self.data.facts()
-        self.kind: Kind = "boxes" if self.data.kind == "boxes" else "masks"
+        self.kind = "boxes" if self.data.kind == "boxes" else "masks"
         self.id = result_id("tokencut", self.data.name, written.determines(self))
         self.cells = [Cell(self.id, settings.layers, self.blocks, 0)]
         self.computed = 0
-        self.score: Score = (
-            score_masks if self.kind == "masks" else partial(score_boxes, hard=settings.hard)
-        )
 
     def describe(self, cell: Cell) -> str:
         return f"{self.settings.method} {cell.layers}"
@@ -170,6 +149,11 @@ class TokencutRun(Run, Finder):
             result = written.record(self, metrics)
             written.write_table(self.settings.out / result.id / "images.csv", self, arrays, metrics)
             yield cell, result, written.kept_arrays(self, arrays, metrics, unbiased)
+
+    def score(self, item: Item, seen: Seen) -> Arrays:
+        if self.kind == "masks":
+            return score_masks(item, seen)
+        return score_boxes(item, seen, self.settings.hard)
 
     def drawn(self) -> list[Cell]:
         return self.cells if self.settings.pictures else []
@@ -207,24 +191,27 @@ class TokencutRun(Run, Finder):
         if before:
             log.info("%d of %d images were done before", before, len(self.data))
         with progress(self.describe(self.cells[0]), len(self.data), done=before) as advance:
-            scores = [row for part in done.values() for row in part["score"]]
-            for shard, part in self._compute(plan, todo, advance, written.SoFar(self, scores)):
+            counts = np.zeros((len(self.blocks), 2))
+            for part in done.values():
+                counts += counts_of(part["score"]).sum(0).T
+            for shard, part in self._compute(plan, todo, advance, counts):
                 chunks.save(shard, part)
                 done[shard] = part
         numbers = [image for shard in sorted(done) for image in plan.shards[shard]]
         return gathered([done[shard] for shard in sorted(done)], numbers)
 
     def _compute(
-        self, plan: Plan, shards: Sequence[int], advance: Progress, so_far: "written.SoFar"
+        self, plan: Plan, shards: Sequence[int], advance: Progress, counts: np.ndarray
     ) -> Iterator[tuple[int, Arrays]]:
-        """Shard by shard; images are decoded ahead across their borders."""
+        """Shard by shard; images are decoded ahead across their borders. counts: of `so_far`."""
         images: list[Arrays] = []
         waiting = deque(shards)
         for image, seen in self.look(self.data.items, plan, shards):
             kept = {"precision": np.array(BY_SAFETY.index(self.backbone.precision), np.uint8)}
             images.append(seen.arrays() | self.score(self.data[image], seen) | kept)
             self.computed += 1
-            advance(1, so_far.add(images[-1]["score"]))
+            counts += counts_of(images[-1]["score"])
+            advance(1, written.so_far(self, counts))
             if len(images) == len(plan.shards[waiting[0]]):
                 yield waiting.popleft(), stacked(images)
                 images = []

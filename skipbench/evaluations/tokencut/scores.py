@@ -8,33 +8,29 @@ with boxes:           ious, ious_of   every IoU with a true box (rows of all ima
 with masks:           accuracy, f_beta and f_beta_curve (255 thresholds); the score is the IoU
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from skipbench.datasets import Boxes, Item
 from skipbench.evaluations.resume import Arrays
-from skipbench.evaluations.tokencut.objects import SOLVERS, Found, enlarged
+from skipbench.evaluations.tokencut.method import SOLVERS, Found, enlarged
 from skipbench.images import IGNORED, resize_boxes, resize_mask
 from skipbench.metrics.boxes import box_iou
 from skipbench.metrics.saliency import f_beta_by_threshold, mask_scores
 
 HIT = 0.5  # IoU
-Score = Callable[[Item, "Seen"], Arrays]
 
 
+@dataclass(frozen=True)
 class Seen:
-    """The objects of one image, one for each block, in the image's own pixels."""
+    """The objects of one image, in its own pixels."""
 
-    def __init__(
-        self,
-        found: Sequence[Found],
-        patch: int,
-        seen_hw: tuple[int, int],
-        size_hw: tuple[int, int],
-    ) -> None:
-        """seen_hw: as the model saw it, before padding; size_hw: as it is."""
-        self.found, self.patch, self.seen_hw, self.size_hw = found, patch, seen_hw, size_hw
+    found: Sequence[Found]  # by block
+    patch: int
+    seen_hw: tuple[int, int]  # as the model saw it, before padding
+    size_hw: tuple[int, int]  # as it is
 
     @property
     def boxes(self) -> np.ndarray:
@@ -102,7 +98,8 @@ def _settled(values: np.ndarray) -> np.ndarray:
 
 def stacked(images: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
     """One array for each name; the images one after another."""
-    return {name: _join([one[name] for one in images], name) for name in images[0]}
+    joined = {name: np.concatenate if name == "ious" else np.stack for name in images[0]}
+    return {name: join([one[name] for one in images]) for name, join in joined.items()}
 
 
 def gathered(parts: Sequence[Mapping[str, np.ndarray]], numbers: Sequence[int]) -> Arrays:
@@ -118,7 +115,3 @@ def gathered(parts: Sequence[Mapping[str, np.ndarray]], numbers: Sequence[int]) 
 def ious_by_image(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """(true boxes, blocks) for each image."""
     return np.split(arrays["ious"], np.cumsum(arrays["ious_of"])[:-1])
-
-
-def _join(arrays: Sequence[np.ndarray], name: str) -> np.ndarray:
-    return np.concatenate(arrays) if name == "ious" else np.stack(arrays)

@@ -8,7 +8,7 @@ from itertools import groupby
 from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
-from skipbench.record_store import is_number
+from skipbench.record_store import is_interval, is_number
 from skipbench.results.words import VARIANTS, short
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ def number(value: object) -> float | None:
 
 def ends(value: object) -> Interval | None:
     """An interval, or nothing."""
-    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(is_number, value)):
-        return None
-    return float(value[0]), float(value[1])
+    return (float(value[0]), float(value[1])) if is_interval(value) else None
 
 
 # -- axes
@@ -149,28 +147,9 @@ def css_class(variant: object) -> str:
     return str(variant) if variant in VARIANTS else "other"
 
 
-def _draw(name: str, *values: Any) -> "Markup":
-    macros: Any = environment().get_template("charts.html").module
-    return getattr(macros, name)(*values)
-
-
 def line_chart(lines: Sequence[Line], x: Axis, y: Axis, alt: str) -> "Markup":
     """alt: in words, for screen readers."""
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     y = replace(y, start=bottom, end=TOP)
-    return _draw("line_chart", lines, x, y, alt, LEFT, right, TOP, bottom, WIDTH, HEIGHT)
-
-
-def sample(line: Line) -> "Markup":
-    return _draw("sample", line)
-
-
-def forest(
-    rows: Sequence[tuple[str, float | None, Interval | None]], low: float, high: float
-) -> "Markup":
-    """rows: variant, value, interval; low, high: of the scale."""
-    return _draw("forest", rows, Axis("", low, high, (), start=6, end=194))
-
-
-def bars(values: Sequence[tuple[str, float | None]]) -> "Markup":
-    return _draw("bars", values)
+    macros: Any = environment().get_template("charts.html").module
+    return macros.line_chart(lines, x, y, alt, LEFT, right, TOP, bottom, WIDTH, HEIGHT)

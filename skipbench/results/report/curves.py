@@ -14,7 +14,6 @@ from skipbench.results.report.charts import (
     line_chart,
     log_axis,
     number,
-    sample,
     x_axis,
     y_axis,
 )
@@ -165,7 +164,7 @@ def _same_family(entry: Entry) -> list[Any]:
 def _same_chart(entry: Entry, axis: str) -> list[Any]:
     """Scores that may share a chart: of one protocol on the same images."""
     settings = dict(entry.first.settings)
-    if axis == "block" and entry.first.by_block:
+    if axis == "block" and entry.first.evaluation.by_block:
         del settings[CHOSEN]  # every block has its point, chosen or not
     features = None if axis == "block" else entry.facts["features"]
     return [entry.facts["split"], features, settings, entry.first.images]
@@ -173,7 +172,7 @@ def _same_chart(entry: Entry, axis: str) -> list[Any]:
 
 def _chart_title(entry: Entry, group: Sequence[Entry], axis: str) -> str:
     if axis == "block":
-        return differing_words(entry, group, [CHOSEN] if entry.first.by_block else [])
+        return differing_words(entry, group, [CHOSEN] if entry.first.evaluation.by_block else [])
     parts = (features_name(entry.facts["features"]), differing_words(entry, group))
     return ", ".join(filter(None, parts))
 
@@ -208,7 +207,7 @@ def _shown(entry: Entry, charts: Sequence[Chart], x: Axis, about: str) -> dict[s
             }
             for one in charts
         ],
-        "legend": [(sample(line), line.label) for line in lines.values()],
+        "legend": list(lines.values()),
     }
 
 

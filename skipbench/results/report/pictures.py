@@ -198,7 +198,7 @@ def _differing_settings(shown: Sequence[Tiles]) -> dict[str, str]:
     found = {}
     for entry in entries:
         peers = [other for other in entries if other.first.title == entry.first.title]
-        but_for = [CHOSEN] if entry.first.by_block else []
+        but_for = [CHOSEN] if entry.first.evaluation.by_block else []
         found[entry.first.result.id] = differing_words(entry, peers, but_for)
     return found
 

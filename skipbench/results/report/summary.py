@@ -8,12 +8,10 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from markupsafe import Markup
-
 from skipbench.errors import SkipbenchError
 from skipbench.results.entries import Entry, differing_words, grouped
 from skipbench.results.paired import Paired, paired
-from skipbench.results.report.charts import bars, forest, number
+from skipbench.results.report.charts import Axis, number
 from skipbench.results.scores import CHOSEN
 from skipbench.results.words import (
     DASH,
@@ -100,12 +98,10 @@ def summary(found: Sequence[Comparison]) -> list[dict[str, Any]]:
     """A row for each; those of one evaluation and data set share a scale."""
     return [
         {
-            "title": one.title,
-            "about": one.about,
-            "how": one.how,
+            "comparison": one,
             "block": str(one.facts["features"]).startswith("block "),
             "sides": [_side(one, variant) for variant in VARIANTS],
-            "forest": _forest(one, found),
+            "scale": _scale(one, found),
             "sentence": sentence(one),
         }
         for one in found
@@ -122,22 +118,20 @@ def _side(one: Comparison, variant: str) -> dict[str, Any]:
     return {"variant": variant, "entry": entry, "note": ", ".join(notes)}
 
 
-def _forest(one: Comparison, found: Sequence[Comparison]) -> Markup:
-    def scale(other: Comparison) -> list[Any]:
+def _scale(one: Comparison, found: Sequence[Comparison]) -> Axis:
+    def shared(other: Comparison) -> list[Any]:
         metric = other.any_entry.first.metric
         return [other.facts["evaluation"], other.facts["dataset"], metric]
 
     ends = [
         end
         for other in found
-        if scale(other) == scale(one)
+        if shared(other) == shared(one)
         for entry in other.best.values()
         for end in (entry.value, *(entry.interval or ()))
     ]
     air = 0.05 * (max(ends) - min(ends)) or 1.0
-    sides = [(variant, one.best.get(variant)) for variant in VARIANTS]
-    rows = [(v, e.value if e else None, e.interval if e else None) for v, e in sides]
-    return forest(rows, min(ends) - air, max(ends) + air)
+    return Axis("", min(ends) - air, max(ends) + air, (), start=6, end=194)
 
 
 # -- the sentence
@@ -202,9 +196,7 @@ def by_class(found: Sequence[Comparison]) -> list[dict[str, Any]]:
         rows.sort(key=lambda row: (row["difference"] is None, -(row["difference"] or 0)))
         made.append(
             {
-                "title": one.title,
-                "about": one.about,
-                "how": one.how,
+                "comparison": one,
                 "sides": [(v, one.best.get(v)) for v in VARIANTS if scores.get(v)],
                 "rows": rows,
                 "folded": len(rows) > MANY_CLASSES or len(made) >= MANY_PARTS,
@@ -232,7 +224,7 @@ def _class_row(
     difference = known[1] - known[0] if len(known) == 2 else None
     return {
         "name": name,
-        "bars": bars(values),
+        "bars": values,
         "values": [value for _, value in values],
         "difference": difference,
         "shown": DASH if difference is None else signed(difference),

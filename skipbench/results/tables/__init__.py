@@ -1,10 +1,9 @@
 """`skipbench table`: records as tables.
 
-structure.py     a table as data: rows, cells, the best of each group, footnotes
+structure.py     a table as data: rows, cells, the best of each group, footnotes; CSV, JSON
 layouts.py       the paper's tables, and the numbers published in them
-fill_layout.py   one of the paper's layouts, filled
-plain.py         any records, with a column for each fact that differs
-render.py        as text: screen, Markdown, CSV, JSON; latex.py: LaTeX
+fill.py          one of the paper's layouts filled; any records in a plain table
+render.py        for a screen, as Markdown, as LaTeX
 
 A score of partial data, of another protocol than the paper's, or chosen with knowledge of the
 answer has a footnote. Scores of different protocols never share a layout of the paper.
@@ -16,12 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from skipbench.errors import UsageError, did_you_mean
-from skipbench.results.entries import Entry, differing, entries
+from skipbench.results.entries import Entry, differing, entries, grouped
 from skipbench.results.read import Source, Stored, read_results, selected_on
 from skipbench.results.scores import CHOSEN, FACTS, Score, only, parse_where
-from skipbench.results.tables.fill_layout import fill_layout
+from skipbench.results.tables.fill import fill_layout, plain_table
 from skipbench.results.tables.layouts import LAYOUTS, Layout
-from skipbench.results.tables.plain import plain_table
 from skipbench.results.tables.structure import FORMATS, Table
 from skipbench.results.words import setting_text
 
@@ -138,10 +136,7 @@ def _split(found: Sequence[Entry], by: str | None) -> dict[str, list[Entry]]:
     if by is None:
         return {"": list(found)}
     name = _protocol_words(found) if by == "protocol" else lambda entry: f"{by} {entry.facts[by]}"
-    groups: dict[str, list[Entry]] = {}
-    for entry in found:
-        groups.setdefault(name(entry), []).append(entry)
-    return groups
+    return grouped(found, name)
 
 
 def _protocol_words(found: Sequence[Entry]) -> Callable[[Entry], str]:
@@ -173,7 +168,7 @@ def _protocol(entry: Entry) -> dict[str, Any]:
     dataset, images = entry.facts["dataset"], {} if entry.first.partial else entry.first.images
     of_data = {"split": entry.facts["split"], **images}
     settings = dict(entry.first.settings)
-    if entry.first.by_block and settings[CHOSEN] is None:
+    if entry.first.evaluation.by_block and settings[CHOSEN] is None:
         del settings[CHOSEN]  # one block may stand beside the best of several, with a footnote
     return settings | {f"{name} ({dataset})": v for name, v in of_data.items()}
 

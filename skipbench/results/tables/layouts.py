@@ -36,6 +36,11 @@ class Layout:
     metric: str = "miou"
     notes: tuple[str, ...] = ()  # on the published numbers
 
+    def place(self, facts: Mapping[str, Any]) -> tuple[Values, Values]:
+        """Row and column."""
+        row = tuple(facts[fact] for fact in self.rows)
+        return row, tuple(facts[fact] for fact in self.columns)
+
     def usual_at(self, row: Values, fact: str) -> Any:
         """The paper's value of a fact that is on neither axis; the epoch may depend on the row."""
         value = self.usual[fact]
@@ -126,7 +131,5 @@ def published() -> Mapping[tuple[str, Values, Values], float]:
         facts: dict[str, Any] = {**line, "depth": int(line["depth"])}
         facts["epoch"] = int(line["epoch"]) if line["epoch"] else None
         layout = LAYOUTS[line["layout"]]
-        row = tuple(facts[fact] for fact in layout.rows)
-        column = tuple(facts[fact] for fact in layout.columns)
-        found[layout.name, row, column] = float(line["value"])
+        found[layout.name, *layout.place(facts)] = float(line["value"])
     return found

@@ -1,14 +1,14 @@
-"""A table as text: for a screen, as Markdown, CSV or JSON."""
+"""A table to read: on a screen, as Markdown, as LaTeX."""
 
-import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from skipbench.console import printable
 from skipbench.errors import UsageError
-from skipbench.results.tables.structure import FORMATS, Table, TableCell
+from skipbench.results.tables.structure import FORMATS, Table, TableCell, as_csv
 from skipbench.results.words import DASH, signed
 
 if TYPE_CHECKING:
@@ -23,30 +23,28 @@ def render(tables: Sequence[Table], format: str, *, fragment: bool = False) -> s
     if format not in FORMATS:
         raise UsageError(f"no format {format!r}; give {', '.join(FORMATS)}")
     if format == "json":
-        return json.dumps([to_json(table) for table in tables], indent=2, ensure_ascii=False) + "\n"
+        return (
+            json.dumps([table.to_json() for table in tables], indent=2, ensure_ascii=False) + "\n"
+        )
     if format == "csv":
         return as_csv(tables)
     if format == "latex":
-        from skipbench.results.tables.latex import document
-
-        return document(tables, fragment)
+        text = "\n".join(map(latex, tables))
+        return text if fragment else LATEX_DOCUMENT % text
     kinds: dict[str, Callable[[Table], str]] = {"md": markdown, "rich": screen}
     return "\n".join(map(kinds[format], tables))
 
 
-def cell_parts(cell: TableCell, table: Table) -> tuple[str, str, str]:
-    """The score; with --ci its spread and interval; with --paper the paper's."""
-    entry, value, ci, paper = cell.entry, DASH, "", ""
-    if entry:
-        value = f"{entry.value:.1f}"
-        if table.ci:
-            ends = entry.interval
-            ci = "" if entry.spread is None else f"±{entry.spread:.1f}"
-            ci += f" [{ends[0]:.1f}, {ends[1]:.1f}]" if ends else ""
+def cell_parts(cell: TableCell, table: Table) -> tuple[str, str]:
+    """The score; and with --ci its spread and interval, with --paper the paper's."""
+    entry, more = cell.entry, ""
+    if entry and table.ci:
+        more += "" if entry.spread is None else f"±{entry.spread:.1f}"
+        more += " [{:.1f}, {:.1f}]".format(*entry.interval) if entry.interval else ""
     if table.with_paper and cell.paper is not None:
         moved = "" if cell.difference is None else f", {signed(cell.difference)}"
-        paper = f" ({cell.paper:.1f}{moved})"
-    return value, ci, paper
+        more += f" ({cell.paper:.1f}{moved})"
+    return f"{entry.value:.1f}" if entry else DASH, more
 
 
 def row_labels(table: Table) -> list[tuple[str, ...]]:
@@ -77,6 +75,23 @@ def brackets(table: Table) -> list[str]:
     return lines
 
 
+def body(
+    table: Table, escape: Callable[[str], str], cell: Callable[[TableCell, Table], str]
+) -> list[list[str]]:
+    """Labels and scores of each row."""
+    return [
+        [*map(escape, labels), *(cell(one, table) for one in row.cells)]
+        for row, labels in zip(table.rows, row_labels(table), strict=True)
+    ]
+
+
+def notes(table: Table, escape: Callable[[str], str], mark: str) -> list[str]:
+    """Footnotes with a mark first, those on the whole table last."""
+    marked = [mark.format(letter) + escape(text) for letter, text in table.footnotes if letter]
+    whole = [text for letter, text in table.footnotes if not letter]
+    return [*marked, *map(escape, [*brackets(table), *whole])]
+
+
 # -- a screen
 
 
@@ -94,14 +109,17 @@ def rich_table(table: Table) -> "RichTable":
         top = "" if levels > 1 and path[0] == before else path[0]
         before = path[0]
         made.add_column(escape("\n".join([top, *path[1:]])), justify="right", no_wrap=True)
-    for row, labels in zip(table.rows, row_labels(table), strict=True):
-        cells = []
-        for cell in row.cells:
-            value, ci, paper = cell_parts(cell, table)
-            bold = f"[bold]{value}[/bold]" if cell.best else value
-            cells.append(bold + raised(cell.mark) + escape(ci + paper))
-        made.add_row(*(escape(printable(label)) for label in labels), *cells)
+    for cells in body(table, lambda label: escape(printable(label)), _rich_cell):
+        made.add_row(*cells)
     return made
+
+
+def _rich_cell(cell: TableCell, table: Table) -> str:
+    from rich.markup import escape
+
+    value, more = cell_parts(cell, table)
+    value = f"[bold]{value}[/bold]" if cell.best else value
+    return value + raised(cell.mark) + escape(more)
 
 
 def show(table: Table, console: "Console") -> None:
@@ -136,18 +154,16 @@ def markdown(table: Table) -> str:
     headers = [*table.stub, *(" ".join(path) for path in table.columns)]
     lines.append(md_row(map(md, headers)))
     lines.append(md_row(["---"] * len(table.stub) + ["---:"] * len(table.columns)))
-    for row, labels in zip(table.rows, row_labels(table), strict=True):
-        cells = []
-        for cell in row.cells:
-            value, ci, paper = cell_parts(cell, table)
-            value = f"**{value}**" if cell.best else value
-            marks = f"<sup>{cell.mark}</sup>" if cell.mark else ""
-            cells.append(f"{value}{marks}{ci}{paper}")
-        lines.append(md_row([*map(md, labels), *cells]))
-    notes = [f"<sup>{mark}</sup> {md(text)}" for mark, text in table.footnotes if mark]
-    notes += [md(text) for text in brackets(table)]
-    notes += [md(text) for mark, text in table.footnotes if not mark]
-    return "\n".join([*lines, *(["", "  \n".join(notes)] if notes else [])]) + "\n"
+    lines += map(md_row, body(table, md, _md_cell))
+    if below := notes(table, md, "<sup>{}</sup> "):
+        lines += ["", "  \n".join(below)]
+    return "\n".join(lines) + "\n"
+
+
+def _md_cell(cell: TableCell, table: Table) -> str:
+    value, more = cell_parts(cell, table)
+    value = f"**{value}**" if cell.best else value
+    return value + (f"<sup>{cell.mark}</sup>" if cell.mark else "") + more
 
 
 def md_row(cells: Iterable[str]) -> str:
@@ -162,73 +178,74 @@ def md(text: str) -> str:
     return " ".join(text.replace("<", "&lt;").replace(">", "&gt;").split())
 
 
-# -- CSV and JSON
+# -- LaTeX, with booktabs
 
 
-def as_csv(tables: Sequence[Table]) -> str:
-    """A column for each score, with columns for its interval and the paper's, and the footnotes in
-    the last. Several tables become one, with a column that names the table."""
-    rows = [row for table in tables for row in _csv_rows(table, len(tables) > 1)]
-    headers = list(dict.fromkeys(name for row in rows for name in row))
-    headers.sort(key=lambda name: name == "remarks")
-    out = io.StringIO()
-    writer = csv.DictWriter(out, headers, restval="", lineterminator="\n")
-    writer.writerow({name: _no_formula(name) for name in headers})
-    writer.writerows(rows)
-    return out.getvalue()
+LATEX_DOCUMENT = r"""\documentclass{article}
+\usepackage{booktabs}
+\usepackage[T1]{fontenc}
+\usepackage[landscape,margin=1cm]{geometry}
+\begin{document}
+%s\end{document}
+"""
+
+LATEX_SIGNS = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}",
+    "–": "--", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "…": r"\dots{}",
+    "’": "'", "[": "{[}", "]": "{]}", "*": "{*}",
+}  # fmt: skip
 
 
-def _csv_rows(table: Table, several: bool) -> list[dict[str, str]]:
-    footnotes = dict(table.footnotes)
-    more = ["low", "high", "deviation"] * table.ci + ["paper", "difference"] * table.with_paper
-    rows = []
-    for row in table.rows:
-        line = {"table": table.title} if several else {}
-        line |= dict(zip(table.stub, row.labels, strict=True))
-        remarks = []
-        for path, cell in zip(table.columns, row.cells, strict=True):
-            name = " ".join(path)
-            names = [name, *(f"{name} {kind}" for kind in more)]
-            line |= dict(zip(names, _csv_numbers(cell, table), strict=True))
-            remarks += [f"{name}: {footnotes[cell.mark]}"] if cell.mark else []
-        line["remarks"] = "; ".join(remarks)
-        words = {"table", "remarks", *table.stub}
-        rows.append({n: _no_formula(v) if n in words else v for n, v in line.items()})
-    return rows
+def latex(table: Table) -> str:
+    stub, columns = len(table.stub), len(table.columns)
+    lines = [r"\begin{table}[ht]", r"\centering", r"\small", r"\setlength{\tabcolsep}{4pt}"]
+    if table.title:
+        lines.append(rf"\caption{{{tex(table.title)}}}")
+    lines += [rf"\begin{{tabular}}{{{'l' * stub}{'r' * columns}}}", r"\toprule"]
+    if max(map(len, table.columns)) > 1:
+        lines += _upper_header(table)
+    lines.append(_latex_row([*map(tex, table.stub), *(tex(path[-1]) for path in table.columns)]))
+    lines.append(r"\midrule")
+    for i, cells in enumerate(body(table, tex, _latex_cell)):
+        if i and stub > 1 and cells[0] and table.layout != "plain":
+            lines.append(r"\addlinespace")
+        lines.append(_latex_row(cells))
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    if below := notes(table, tex, r"\textsuperscript{{{}}}\,"):
+        lines += [r"\par\smallskip\footnotesize", ".\\\\\n".join(below) + "."]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
-def _csv_numbers(cell: TableCell, table: Table) -> list[str]:
-    entry = cell.entry
-    values: list[float | None] = [entry.value if entry else None]
-    if table.ci:
-        low, high = (entry.interval if entry else None) or (None, None)
-        values += [low, high, entry.spread if entry else None]
-    if table.with_paper:
-        values += [cell.paper, cell.difference]
-    return ["" if value is None else f"{round(value, 4):.10g}" for value in values]
+def _upper_header(table: Table) -> list[str]:
+    """Each name over its columns, and a rule below it."""
+    names, rules, at = [""] * len(table.stub), "", len(table.stub)
+    for name, group in groupby(path[0] for path in table.columns):
+        width = len(list(group))
+        names.append(rf"\multicolumn{{{width}}}{{c}}{{{tex(name)}}}")
+        rules += rf"\cmidrule(lr){{{at + 1}-{at + width}}}"
+        at += width
+    return [_latex_row(names), rules]
 
 
-def _no_formula(text: str) -> str:
-    """A spreadsheet would run what begins with one of these."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+def _latex_cell(cell: TableCell, table: Table) -> str:
+    value, more = cell_parts(cell, table)
+    value = rf"\textbf{{{tex(value)}}}" if cell.best else tex(value)
+    marks = rf"\textsuperscript{{{cell.mark}}}" if cell.mark else ""
+    small = rf"{{\scriptsize\,{tex(more)}}}" if more else ""
+    return value + marks + small
 
 
-def to_json(table: Table) -> dict[str, Any]:
-    rows = [
-        {"labels": row.labels, "cells": [_cell_json(cell, table.with_paper) for cell in row.cells]}
-        for row in table.rows
-    ]
-    return {
-        "layout": table.layout,
-        "title": table.title,
-        "stub": table.stub,
-        "columns": table.columns,
-        "rows": rows,
-        "footnotes": [{"mark": mark or None, "text": text} for mark, text in table.footnotes],
-    }
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
 
 
-def _cell_json(cell: TableCell, with_paper: bool) -> dict[str, Any]:
-    found = cell.entry.to_json() if cell.entry else {"value": None}
-    found |= {"best": cell.best, "mark": cell.mark or None}
-    return found | ({"paper": cell.paper, "difference": cell.difference} if with_paper else {})
+def tex(text: str) -> str:
+    """Letters that the usual fonts lack are written as their code point, so that it compiles."""
+    return "".join(LATEX_SIGNS.get(sign) or _latex_sign(sign) for sign in " ".join(text.split()))
+
+
+def _latex_sign(sign: str) -> str:
+    known = sign.isprintable() if sign.isascii() else "À" <= sign <= "ÿ" and sign.isalpha()
+    return sign if known else f"(U+{ord(sign):04X})"

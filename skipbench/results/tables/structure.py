@@ -1,5 +1,7 @@
-"""A table as data: rows of cells, the best of each group, and footnotes."""
+"""A table as data: rows of cells, the best of each group, and footnotes; as CSV and JSON."""
 
+import csv
+import io
 import json
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +30,12 @@ class TableCell:
             return None
         return round(round(self.entry.value, 1) - self.paper, 1)
 
+    def to_json(self, with_paper: bool) -> dict[str, Any]:
+        found = self.entry.to_json() if self.entry else {"value": None}
+        found |= {"best": self.best, "mark": self.mark or None}
+        paper = {"paper": self.paper, "difference": self.difference}
+        return found | (paper if with_paper else {})
+
 
 @dataclass(frozen=True)
 class Row:
@@ -49,6 +57,20 @@ class Table:
     @property
     def entries(self) -> list[Entry]:
         return [cell.entry for row in self.rows for cell in row.cells if cell.entry]
+
+    def to_json(self) -> dict[str, Any]:
+        rows = [
+            {"labels": row.labels, "cells": [cell.to_json(self.with_paper) for cell in row.cells]}
+            for row in self.rows
+        ]
+        return {
+            "layout": self.layout,
+            "title": self.title,
+            "stub": self.stub,
+            "columns": self.columns,
+            "rows": rows,
+            "footnotes": [{"mark": mark or None, "text": text} for mark, text in self.footnotes],
+        }
 
     def text(self, format: str = "rich", *, fragment: bool = False) -> str:
         """format: rich (plain text here), md, latex, csv or json."""
@@ -117,3 +139,54 @@ def label(fact: str, value: Any) -> str:
 def sort_key(value: Any) -> tuple[bool, bool, Any]:
     """Numbers, then words, then what is not known."""
     return value is None, isinstance(value, str), 0 if value is None else value
+
+
+# -- CSV
+
+
+def as_csv(tables: Sequence[Table]) -> str:
+    """A column for each score, with columns for its interval and the paper's, and the footnotes in
+    the last. Several tables become one, with a column that names the table."""
+    rows = [row for table in tables for row in _csv_rows(table, len(tables) > 1)]
+    headers = list(dict.fromkeys(name for row in rows for name in row))
+    headers.sort(key=lambda name: name == "remarks")
+    out = io.StringIO()
+    writer = csv.DictWriter(out, headers, restval="", lineterminator="\n")
+    writer.writerow({name: _no_formula(name) for name in headers})
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _csv_rows(table: Table, several: bool) -> list[dict[str, str]]:
+    footnotes = dict(table.footnotes)
+    more = ["low", "high", "deviation"] * table.ci + ["paper", "difference"] * table.with_paper
+    rows = []
+    for row in table.rows:
+        line = {"table": table.title} if several else {}
+        line |= dict(zip(table.stub, row.labels, strict=True))
+        remarks = []
+        for path, cell in zip(table.columns, row.cells, strict=True):
+            name = " ".join(path)
+            names = [name, *(f"{name} {kind}" for kind in more)]
+            line |= dict(zip(names, _csv_numbers(cell, table), strict=True))
+            remarks += [f"{name}: {footnotes[cell.mark]}"] if cell.mark else []
+        line["remarks"] = "; ".join(remarks)
+        words = {"table", "remarks", *table.stub}
+        rows.append({n: _no_formula(v) if n in words else v for n, v in line.items()})
+    return rows
+
+
+def _csv_numbers(cell: TableCell, table: Table) -> list[str]:
+    entry = cell.entry
+    values: list[float | None] = [entry.value if entry else None]
+    if table.ci:
+        low, high = (entry.interval if entry else None) or (None, None)
+        values += [low, high, entry.spread if entry else None]
+    if table.with_paper:
+        values += [cell.paper, cell.difference]
+    return ["" if value is None else f"{round(value, 4):.10g}" for value in values]
+
+
+def _no_formula(text: str) -> str:
+    """A spreadsheet would run what begins with one of these."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -28,7 +28,7 @@ from skipbench import pipeline
 from skipbench.engine import vectors
 from skipbench.errors import DataError, ResourceError
 from skipbench.evaluations import resume
-from skipbench.evaluations.knn.memory import Memory
+from skipbench.evaluations.knn.run import KnnRun
 from skipbench.features.stream import Extractor
 from skipbench.record_store import read_arrays
 from skipbench.results.baseline import read_baseline
@@ -138,7 +138,7 @@ def searches(monkeypatch):
 @pytest.mark.parametrize(
     ("owner", "name", "at", "before", "left"),
     [
-        (Memory, "remember", 1, False, [30, 30, 30]),
+        (KnnRun, "remember", 1, False, [30, 30, 30]),
         (vectors.Flat, "search", 2, True, [30, 30]),
         (resume.Chunks, "save", 1, False, [30, 30, 30]),  # one of the two was kept
         (resume.Chunks, "save", 4, False, [30]),

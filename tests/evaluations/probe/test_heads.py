@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from skipbench.evaluations.probe.heads import Heads
-from skipbench.evaluations.probe.protocols import Optimiser
-from skipbench.evaluations.probe.training import batch_statistics
+from skipbench.evaluations.probe.method import batch_statistics
+from skipbench.evaluations.probe.settings import Optimiser
 from skipbench.evaluations.segmentation.pixels import Grid, LabelledPixels
 
 GRID_HW, SIZE_HW, CHANNELS, CLASSES = (5, 7), (43, 52), 6, 4

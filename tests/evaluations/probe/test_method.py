@@ -9,9 +9,16 @@ import torch.nn.functional as F
 
 from skipbench.datasets import open_dataset
 from skipbench.errors import NumbersError
-from skipbench.evaluations.probe.method import Trained, fit, held_out_images, metrics, score
-from skipbench.evaluations.probe.protocols import PROTOCOLS, Course
-from skipbench.evaluations.probe.training import Draws, statistics
+from skipbench.evaluations.probe.method import (
+    Draws,
+    Trained,
+    fit,
+    held_out_images,
+    score,
+    statistics,
+)
+from skipbench.evaluations.probe.record import metrics
+from skipbench.evaluations.probe.settings import PROTOCOLS, Course
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap, predict
 from skipbench.images import resize_mask

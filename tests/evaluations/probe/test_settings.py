@@ -4,8 +4,7 @@ import pytest
 from doors import refusals
 
 from skipbench.errors import UsageError
-from skipbench.evaluations.probe.protocols import PROTOCOLS
-from skipbench.evaluations.probe.settings import ProbeSettings
+from skipbench.evaluations.probe.settings import PROTOCOLS, ProbeSettings
 from skipbench.settings.declaration import shown
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")

@@ -12,7 +12,7 @@ from plain_tokencut import BOXES, SIZES_HW, boxed_folder, by_image, only, put, s
 from skimage import data as photographs
 
 from skipbench.datasets import Boxes, Item, open_dataset
-from skipbench.evaluations.tokencut.objects import Found
+from skipbench.evaluations.tokencut.method import Found
 from skipbench.evaluations.tokencut.scores import Seen, score_boxes
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from skipbench.evaluations.tokencut.eigenvector import CHECKS, second_vectors
-from skipbench.evaluations.tokencut.graph import Graphs
+from skipbench.evaluations.tokencut.graph import CHECKS, Graphs, second_vectors
 from skipbench.evaluations.tokencut.method import cut
 
 EPS = 1e-5

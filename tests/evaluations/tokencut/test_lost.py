@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from skipbench.evaluations.tokencut.lost import lost
+from skipbench.evaluations.tokencut.method import lost
 
 
 @pytest.mark.parametrize("grid_hw", [(3, 4), (5, 7), (9, 14), (17, 23)])

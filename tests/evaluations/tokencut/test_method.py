@@ -18,8 +18,7 @@ from skipbench import demo
 from skipbench.backbones.vit import Backbone
 from skipbench.checkpoints import Checkpoint, open_checkpoint
 from skipbench.evaluations.tokencut.graph import Graphs, link
-from skipbench.evaluations.tokencut.lost import lost
-from skipbench.evaluations.tokencut.method import cut, decide, tokencut
+from skipbench.evaluations.tokencut.method import cut, decide, lost, tokencut
 from skipbench.images import embedded_photographs
 
 EPS = 1e-5

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skipbench.evaluations.tokencut.objects import Found, part_of
+from skipbench.evaluations.tokencut.method import Found, enlarged, part_of
 
 
 def object_of(*tokens, grid_hw=(3, 4)):
@@ -29,7 +29,7 @@ def test_boxes_end_with_the_image(tokens, box):
     found = object_of(*tokens)
     assert found.box(16, (45, 61)) == box
     assert all(type(side) is int for side in found.box(16, (45, 61)))
-    pixels = found.pixels(16, (45, 61))
+    pixels = enlarged(found.mask, 16, (45, 61))
     assert pixels.shape == (45, 61) and pixels.dtype == bool
     rows, columns = np.nonzero(pixels)
     assert (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) == box
@@ -38,8 +38,7 @@ def test_boxes_end_with_the_image(tokens, box):
 
 def test_pixels_are_those_of_their_tokens():
     mask = np.random.default_rng(0).random((3, 4)) < 0.5
-    found = Found(mask, mask.astype(float), seed=int(mask.argmax()))
-    pixels = found.pixels(5, (13, 18))
+    pixels = enlarged(mask, 5, (13, 18))
     for row, column in np.ndindex(13, 18):
         assert pixels[row, column] == mask[row // 5, column // 5]
 

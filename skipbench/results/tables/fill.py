@@ -1,12 +1,16 @@
-"""The paper's layouts filled with entries: which one belongs in a cell, or none."""
+"""Entries as tables: the paper's layouts filled, and any records in one plain table."""
 
+import json
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from skipbench.errors import UsageError
-from skipbench.results.entries import Entry, differing
+from skipbench.results.entries import Entry, differing, grouped
+from skipbench.results.scores import FACTS
 from skipbench.results.tables.layouts import Layout, Values, published
 from skipbench.results.tables.structure import (
     Place,
@@ -20,6 +24,8 @@ from skipbench.results.tables.structure import (
 from skipbench.results.words import setting_text
 
 log = logging.getLogger("skipbench")
+
+WEIGHTS = "weights (sha256)"
 
 
 def fill_layout(
@@ -37,11 +43,11 @@ def fill_layout(
         entry = chosen.get((row, column))
         return TableCell(entry, _printed(layout, entry, printed.get((layout.name, row, column))))
 
-    groups: dict[Any, list[Place]] = {}
-    for r, row in enumerate(rows):
-        for c, column in enumerate(columns):
-            group = (row, column[0]) if len(layout.columns) > 1 else column
-            groups.setdefault(group, []).append((r, c))
+    def compared(place: Place) -> Values:
+        column = columns[place[1]]
+        return (place[0], column[0]) if len(layout.columns) > 1 else column
+
+    groups = grouped(product(range(len(rows)), range(len(columns))), compared)
     mixed = len({_computing(entry) for entry in chosen.values()}) > 1
     made = Table(
         layout.name,
@@ -71,11 +77,7 @@ def _printed(layout: Layout, entry: Entry | None, value: float | None) -> float 
 
 
 def _entry_by_place(layout: Layout, found: Sequence[Entry]) -> dict[tuple[Values, Values], Entry]:
-    candidates: dict[tuple[Values, Values], list[Entry]] = {}
-    for entry in found:
-        row = tuple(entry.facts[fact] for fact in layout.rows)
-        column = tuple(entry.facts[fact] for fact in layout.columns)
-        candidates.setdefault((row, column), []).append(entry)
+    candidates = grouped(found, lambda entry: layout.place(entry.facts))
     chosen = {place: _choose(layout, place[0], group) for place, group in candidates.items()}
     return {place: entry for place, entry in chosen.items() if entry}
 
@@ -173,3 +175,59 @@ def _header(layout: Layout, column: Values) -> tuple[str, ...]:
         for fact, value in zip(layout.columns, column, strict=True)
     ]
     return (words[0], " ".join(words[1:])) if len(words) > 1 else (words[0],)
+
+
+# -- plain: a row for each entry, a column for each fact that differs
+
+
+def plain_table(found: Sequence[Entry]) -> Table:
+    facts = [_all_facts(entry) for entry in found]
+    different = differing(facts)
+    shown = _shown_facts(found, facts, list(different))
+    metrics = list(dict.fromkeys(entry.first.metric_name for entry in found))
+    rows = []
+    groups: dict[str, list[Place]] = defaultdict(list)
+    order = sorted(range(len(found)), key=lambda i: [_key(facts[i].get(name)) for name in shown])
+    for place, i in enumerate(order):
+        first = found[i].first
+        cells = [TableCell(found[i] if name == first.metric_name else None) for name in metrics]
+        rows.append(Row(tuple(label(name, facts[i].get(name)) for name in shown), tuple(cells)))
+        data = [first.facts[name] for name in ("evaluation", "dataset", "split")]
+        group = json.dumps([data, first.settings, first.images], sort_keys=True)
+        groups[group].append((place, metrics.index(first.metric_name)))
+    common = {n: facts[0][n] for n in FACTS if n in facts[0] and n not in {*shown, *different}}
+    title = ", ".join(f"{name} {label(name, v)}" for name, v in common.items() if v is not None)
+    header = tuple(("figure", name) if len(metrics) > 1 else (name,) for name in metrics)
+    return marked(Table("plain", title, tuple(shown), header, tuple(rows)), groups.values())
+
+
+def _shown_facts(
+    found: Sequence[Entry], facts: Sequence[Mapping[str, Any]], different: Sequence[str]
+) -> list[str]:
+    """Of what differs, what no other column tells: the checkpoint's name stands for the model, and
+    the evaluation's for its settings, unless one name has several."""
+    told_by = dict.fromkeys(different, "evaluation")
+    told_by |= dict.fromkeys((WEIGHTS, *found[0].first.model), "checkpoint")
+    for fact in set(FACTS) - {"method"}:
+        told_by.pop(fact, None)
+    shown = [n for n in different if n not in told_by or _varies(facts, n, told_by[n])]
+    return shown if {"checkpoint", "residual"} & set(shown) else ["checkpoint", *shown]
+
+
+def _varies(facts: Sequence[Mapping[str, Any]], name: str, of: str) -> bool:
+    """Whether one checkpoint or evaluation has several values of it."""
+    owners = {one[of] for one in facts}
+    return len({(one[of], str(one.get(name))) for one in facts}) > len(owners)
+
+
+def _all_facts(entry: Entry) -> dict[str, Any]:
+    first = entry.first
+    facts = {name: value for name, value in entry.facts.items() if name != "seed"}
+    settings = {name: v for name, v in first.settings.items() if name not in FACTS}
+    images = {name: count for name, (count, _) in first.images.items()}
+    weights = {WEIGHTS: first.sha256[:12]}
+    return {**facts, **settings, **first.computing, **first.model, **images, **weights}
+
+
+def _key(value: Any) -> tuple[bool, bool, Any]:
+    return sort_key(value if isinstance(value, str | int | float | None) else setting_text(value))
