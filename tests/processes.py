@@ -61,10 +61,12 @@ class Forked:
         self.process = FORKS.Process(target=_run, args=(*known, self.renames, killed_at, by, into))
         self.process.start()
 
-    def wait(self, timeout=120):
+    def wait(self, timeout=300):
         """The exit code; −9 if it was killed."""
         self.process.join(timeout)
-        assert self.process.exitcode is not None, f"still running: {self.output}"
+        if self.process.is_alive():
+            self.process.kill()
+            raise AssertionError(f"it did not end: {self.output}")
         return self.process.exitcode
 
     def send_signal(self, number):

@@ -9,6 +9,7 @@ import skipbench
 from skipbench.evaluations import evaluations
 
 ROOT = Path(skipbench.__file__).parent
+TESTS = Path(__file__).parent
 EVALUATIONS = sorted(evaluations())
 
 # Each part may import those named (and itself); nothing later in the line is imported earlier.
@@ -46,12 +47,12 @@ ANNOTATED = {"settings": {"pipeline"}, "pipeline": {"evaluations"}}
 # Methods are pure: arrays in, arrays out; no model, no file, no flag. Of settings and protocols
 # they take constants and types.
 PURE = {"errors", "records", "metrics", "engine"}
-METHODS = [
-    "segmentation/class_map", "segmentation/pixels", "segmentation/scores", "segmentation/tokens",
-    "probe/heads", "probe/training", "knn/bank", "tokencut/graph",
-    *(f"{name}/method" for name in EVALUATIONS),
-]  # fmt: skip
+CONSTANTS = ("settings", "protocols")
 ARRAYS = {"np", "numpy", "torch", "scipy", "faiss", "math"}
+
+
+def is_private(name):
+    return name.startswith("_") and not name.endswith("__")
 
 
 def under_type_checking(tree):
@@ -105,9 +106,9 @@ def test_every_part_has_a_rule():
 def test_no_private_module_is_imported_from_another_package():
     for path in ROOT.rglob("*.py"):
         for words in of_ours(path):
-            private = next((i for i, word in enumerate(words) if word.startswith("_")), None)
-            if private is not None and not words[private].endswith("__"):
-                assert ROOT.joinpath(*words[:private]) == path.parent, f"{path}: {words}"
+            place = next((i for i, word in enumerate(words) if is_private(word)), None)
+            if place is not None:
+                assert ROOT.joinpath(*words[:place]) == path.parent, f"{path}: {words}"
 
 
 # -- evaluations
@@ -154,19 +155,23 @@ def test_an_evaluation_has_the_files_that_a_reader_looks_for(name):
     assert {"settings", "method", "run", "record", "page", "estimate"} <= there
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_methods_are_pure(method):
-    """So is everything that they import."""
-    path = ROOT / "evaluations" / f"{method}.py"
-    for words in of_ours(path):
-        if words[0] == "evaluations" and words[2] in ("settings", "protocols"):
-            assert not words[3].endswith("Settings"), words
-        elif words[0] == "evaluations":
-            assert any("/".join(words[1:]).startswith(pure) for pure in METHODS), words
-        else:
-            assert words[0] in PURE, words
-    assert ARRAYS & {name.split(".")[0] for name in imported(path)}
-    assert "open(" not in path.read_text()
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_methods_are_pure(name):
+    """So is every module of evaluations that they import."""
+    todo, done = [("evaluations", name, "method")], set()
+    while todo:
+        module = todo.pop()
+        done.add(module)
+        path = ROOT.joinpath(*module).with_suffix(".py")
+        assert ARRAYS & {one.split(".")[0] for one in imported(path)}, path
+        assert "open(" not in path.read_text(), path
+        for words in of_ours(path):
+            if words[0] != "evaluations":
+                assert words[0] in PURE, f"{path}: {words}"
+            elif words[2] in CONSTANTS:
+                assert not words[3].endswith("Settings"), f"{path}: {words}"
+            elif words[:3] not in done:
+                todo.append(words[:3])
 
 
 # -- the whole
@@ -210,3 +215,18 @@ def test_exit_codes_of_the_exception_tree():
     }  # fmt: skip
     drawn = errors.__doc__
     assert all(name in drawn for name in codes)
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: path.stem)
+def test_tests_keep_to_public_names(path):
+    """They import nothing private, and set no constant of a module: sizes are parameters.
+
+    But for those of another package, which reads its environment only once.
+    """
+    for words in of_ours(path):
+        assert not any(map(is_private, words)), words
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "monkeypatch.setattr":
+            names = [str(one.value) for one in node.args[:2] if isinstance(one, ast.Constant)]
+            last = names[0].split(".")[-1] if names else ""
+            assert not is_private(last) and (not last.isupper() or last.startswith("HF_HUB")), names

@@ -86,7 +86,7 @@ def find_backbone(tree: Any, weights: str | None, name: str) -> BackboneTensors:
         raise CheckpointError(_nothing_found(tree, name))
     branch = _choose(branches, weights, name)
     others = tuple(b for b in branches if b is not branch)
-    own, beside, unknown = _sort_keys(branch)
+    own, dropped, unknown = _sort_keys(branch)
     if unknown:
         raise CheckpointError(
             f"{name}: keys that are neither of the backbone nor of a known head ({len(unknown)}):\n"
@@ -94,9 +94,9 @@ def find_backbone(tree: Any, weights: str | None, name: str) -> BackboneTensors:
         )
     original_keys = frozenset(own)
     kept = {key: value for key, value in own.items() if not _is_other(key)}
-    beside.update(_head_name(key) for key in own if _is_other(key))
+    dropped.update(_head_name(key) for key in own if _is_other(key))
     return BackboneTensors(
-        rename(kept), branch, others, dict(sorted(beside.items())), original_keys
+        rename(kept), branch, others, dict(sorted(dropped.items())), original_keys
     )
 
 
@@ -137,7 +137,7 @@ def _choose(branches: list[Branch], weights: str | None, name: str) -> Branch:
 def _sort_keys(branch: Branch) -> tuple[dict[str, torch.Tensor], Counter[str], list[str]]:
     """The branch's own keys without prefix, a count of known others, and the unknown ones."""
     own: dict[str, torch.Tensor] = {}
-    beside: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
     unknown: list[str] = []
     for key, value in branch.state.items():
         if not isinstance(value, torch.Tensor):
@@ -148,12 +148,12 @@ def _sort_keys(branch: Branch) -> tuple[dict[str, torch.Tensor], Counter[str], l
         words = key.split(".")
         leading = [w for w in words[:-1] if w in PREFIX_WORDS]
         if any(w in TEACHER_WORDS | STUDENT_WORDS and w not in branch.words for w in leading):
-            beside["other branch"] += 1
+            dropped["other branch"] += 1
         elif _is_other(".".join(_without_prefix(words))):
-            beside[_head_name(".".join(_without_prefix(words)))] += 1
+            dropped[_head_name(".".join(_without_prefix(words)))] += 1
         else:
             unknown.append(key)
-    return own, beside, unknown
+    return own, dropped, unknown
 
 
 def _without_prefix(words: list[str]) -> list[str]:

@@ -178,7 +178,7 @@ def _position_rule(
     layout: str, shape: Shape, metadata: Metadata, asked: PositionRule | None
 ) -> tuple[PositionRule, str]:
     if asked:
-        return asked, "asked for"
+        return asked, "set by the user"
     if stated := metadata.text("position_rule"):
         if stated[0] not in get_args(PositionRule):
             raise CheckpointError(f"{stated[1]}: unknown position rule {stated[0]!r}")
@@ -196,7 +196,7 @@ def _heads(
 ) -> tuple[int, str]:
     stated = metadata.integer("num_heads", "num_attention_heads", "heads", "n_heads")
     if expected.heads:
-        heads, source = expected.heads, "asked for"
+        heads, source = expected.heads, "set by the user"
     elif stated:
         heads, source = stated
     elif layout == "mocov3" and width == 384:
@@ -218,7 +218,7 @@ def _heads(
 
 
 def _agree(metadata: Metadata, shape: Shape, expected: Expected, name: str) -> None:
-    """Compare what was asked for, and what the file states, with the weights."""
+    """Compare what is expected, and what the file states, with the weights."""
     stated = {
         "depth": metadata.integer("num_hidden_layers", "depth"),
         "width": metadata.integer("hidden_size", "embed_dim", "width"),
@@ -228,17 +228,15 @@ def _agree(metadata: Metadata, shape: Shape, expected: Expected, name: str) -> N
         actual = getattr(shape, fact)
         asked = getattr(expected, fact)
         if asked is not None and asked != actual:
-            raise CheckpointError(
-                f"{name}: {fact} {asked} was asked for, its weights have {actual}"
-            )
+            raise CheckpointError(f"{name}: expected {fact} {asked}, but its weights have {actual}")
         if value is not None and value[0] != actual:
             raise CheckpointError(
-                f"{name}: {value[1]} says {fact} {value[0]}, its weights have {actual}"
+                f"{name}: {value[1]} states {fact} {value[0]}, but its weights have {actual}"
             )
     heads = metadata.integer("num_heads", "num_attention_heads", "heads", "n_heads")
     if heads and expected.heads and heads[0] != expected.heads:
         raise CheckpointError(
-            f"{name}: {expected.heads} heads were asked for, {heads[1]} says {heads[0]}"
+            f"{name}: expected {expected.heads} heads, but {heads[1]} states {heads[0]}"
         )
 
 

@@ -5,6 +5,7 @@ Images are HWC uint8, masks HW uint8 with 255 = ignore.
 
 import io
 from collections.abc import Iterable, Sequence
+from colorsys import hsv_to_rgb
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -41,11 +42,9 @@ def paint(mask: np.ndarray, colours: Sequence[Colour]) -> np.ndarray:
 
 def hues(count: int) -> np.ndarray:
     """(count, 3) uint8: distinct colours for classes without a palette; neighbours differ most."""
-    number = np.arange(count)
-    hue, light = number * 0.618034 % 1, np.array([0.95, 0.7, 0.5])[number // 7 % 3]
-    thirds = np.array([0, 1 / 3, 2 / 3])
-    wheel = np.abs((hue[:, None] + thirds) % 1 * 6 - 3).clip(1, 2) - 1
-    return np.round(255 * light[:, None] * (0.25 + 0.75 * wheel)).astype(np.uint8)
+    lights = (0.95, 0.7, 0.5)
+    found = [hsv_to_rgb(-n * 0.618034 % 1, 0.75, lights[n // 7 % 3]) for n in range(count)]
+    return np.round(255 * np.reshape(found, (-1, 3))).astype(np.uint8)
 
 
 def blend(image: np.ndarray, over: np.ndarray, share: float = 0.6) -> np.ndarray:

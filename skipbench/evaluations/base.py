@@ -72,14 +72,12 @@ class Evaluation:
 
     def show(self, run: Any, results: Sequence[Result]) -> None:
         """Print the finished records for a person."""
-        from skipbench.evaluations import page
-
-        (self.module("page") or page).show(run, results)
+        self.module("page").show(run, results)
 
     def module(self, name: str) -> Any:
-        """A module of its folder, imported when it is needed; None: it has no such module."""
-        path = f"{type(self).__module__}.{name}"
-        return import_module(path) if find_spec(path) else None
+        """A module of its folder, or else the usual one; imported when it is needed."""
+        own = f"{type(self).__module__}.{name}"
+        return import_module(own if find_spec(own) else f"skipbench.evaluations.{name}")
 
     def remarks(self, result: Result) -> list[str]:
         """Footnotes wherever the score is shown."""

@@ -39,34 +39,18 @@ def open_splits(
     *,
     train_images: int | None = None,
     subset_seed: int = 0,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    classes: int | None = None,
-    skip_bad: int = 0,
+    **options: Any,
 ) -> tuple[Dataset, Dataset]:
-    """Training and validation images, as the protocol of a probe takes them; without one, all."""
-    options: dict[str, Any] = {
-        "root": root, "limit": limit, "classes": classes, "skip_bad": skip_bad,
-    }  # fmt: skip
+    """Training and validation images, as the protocol of a probe takes them; without one, all.
+    options: of `open_dataset`."""
     split = protocol.train_splits.get(name, "train") if protocol else "train"
     wanted = train_images or (protocol.train_images.get(name) if protocol else None)
-    train = _with_masks(open_dataset(name, split, train_images=wanted, seed=subset_seed, **options))
-    return train, _with_masks(open_dataset(name, "val", **options))
+    train = open_masks(name, split, train_images=wanted, seed=subset_seed, **options)
+    return train, open_masks(name, "val", **options)
 
 
-def open_masks(
-    name: str,
-    *,
-    split: str | None = None,
-    root: str | Path | None = None,
-    limit: int | None = None,
-    classes: int | None = None,
-    skip_bad: int = 0,
-) -> Dataset:
+def open_masks(name: str, split: str | None, **options: Any) -> Dataset:
     """Images with masks of one split."""
-    options: dict[str, Any] = {
-        "root": root, "limit": limit, "classes": classes, "skip_bad": skip_bad,
-    }  # fmt: skip
     return _with_masks(open_dataset(name, split, **options))
 
 

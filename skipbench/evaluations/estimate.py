@@ -62,6 +62,8 @@ class Trial:
         self.per_image = (time.monotonic() - started) / len(few)
         counts = [self.features.plan.tokens(image) for image in range(len(few))]
         self.tokens_of_an_image = sum(counts) / len(few)
+        per_token = DTYPES[self.spec.store_dtype].itemsize * run.backbone.facts.width
+        self.bytes_of_an_image = per_token * self.tokens_of_an_image * len(self.spec.columns)
 
     def tokens(self, cell: Cell) -> np.ndarray:
         columns = self.run.columns(cell)
@@ -76,8 +78,7 @@ class Trial:
         missing = sum(map(len, lists))
         if not source.in_memory:
             missing = sum(missing_images(backbone, one, self.spec, source.cache) for one in lists)
-        per_token = DTYPES[self.spec.store_dtype].itemsize * backbone.facts.width
-        stored = round(per_token * self.tokens_of_an_image * missing * len(self.spec.columns))
+        stored = round(self.bytes_of_an_image * missing)
         return Estimate(
             images=missing,
             stored=sum(map(len, lists)) - missing,
@@ -90,7 +91,7 @@ class Trial:
         )
 
 
-def of_features(run: FeatureRun, cells: Sequence[Cell]) -> Estimate:
-    """Where scoring takes little time beside the features."""
+def estimate(run: FeatureRun, cells: Sequence[Cell]) -> Estimate:
+    """Of an evaluation without an estimate of its own: scoring is taken to be fast."""
     trial = Trial(run, run.val[:TRIAL_IMAGES], cells)
     return trial.estimate([data.items for data in run.splits.values()], 0.0, 0, "scoring")

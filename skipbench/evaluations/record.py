@@ -34,6 +34,14 @@ def changes_from(usual: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[
     return {k: [v, protocol[k]] for k, v in usual.items() if protocol[k] != v}
 
 
+def recorded_protocol(
+    protocol: Mapping[str, Any], usual: Mapping[str, Any], *interval: str
+) -> dict[str, Any]:
+    """usual: what a footnote need not name; interval: what its resamples have in common."""
+    changes = changes_from(usual, protocol)
+    return {**protocol, "changes": changes, "interval": interval_words(*interval)}
+
+
 def timing_part(seconds: Mapping[str, float], images: int, computed: int) -> dict[str, Any]:
     """seconds: by stage; computed: of how many images the features were computed, not found."""
     rate = computed / max(seconds["features"], 1e-9)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from safetensors.torch import load, save
 from torch import Tensor
 
 from skipbench.errors import ResourceError
@@ -34,21 +35,13 @@ class Chunks:
         """None where it is not there, or damaged."""
         if self.folder is None:
             return None
-        path = self.folder / f"{shard:05d}.npz"
-        try:
-            content = path.read_bytes()
-        except OSError:
-            return None
-        if hashlib.sha256(content[32:]).digest() != content[:32]:
-            log.warning("%s is damaged: its images are done again", path)
-            return None
-        return unpacked(content[32:])
+        content = _unsealed(self.folder / f"{shard:05d}.npz", "its images are done again")
+        return unpacked(content) if content else None
 
     def save(self, shard: int, arrays: Arrays) -> None:
         if self.folder is None:
             return
-        data = packed(arrays)
-        content = hashlib.sha256(data).digest() + data
+        content = _sealed(packed(arrays))
         try:
             self._write(shard, content)
         except ResourceError:
@@ -71,8 +64,8 @@ def in_chunks(
     images: int,
     work: Callable[[Sequence[int], Sequence[str]], Mapping[str, Arrays]],
     advance: Callable[[int], None],
-    force: bool = False,
-    shard_images: int = SHARD,
+    force: bool,
+    shard_images: int,
 ) -> dict[str, list[Arrays]]:
     """For each name, what `work` made of the images, shard by shard.
 
@@ -103,27 +96,32 @@ class TrainingState:
         self.path = path  # None: nothing is kept
 
     def save(self, state: dict[str, Tensor]) -> None:
-        from safetensors.torch import save
-
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             data = save({name: value.contiguous().cpu() for name, value in state.items()})
-            write_whole(self.path, hashlib.sha256(data).digest() + data)
+            write_whole(self.path, _sealed(data))
 
     def load(self) -> dict[str, Tensor] | None:
-        from safetensors.torch import load
-
-        if self.path is None:
-            return None
-        try:
-            content = self.path.read_bytes()
-        except FileNotFoundError:
-            return None
-        if hashlib.sha256(content[32:]).digest() != content[:32]:
-            log.warning("%s is damaged: starting over", self.path)
-            return None
-        return load(content[32:])
+        content = self.path and _unsealed(self.path, "starting over")
+        return load(content) if content else None
 
     def forget(self) -> None:
         if self.path is not None:
             self.path.unlink(missing_ok=True)
+
+
+def _sealed(data: bytes) -> bytes:
+    """Behind its checksum."""
+    return hashlib.sha256(data).digest() + data
+
+
+def _unsealed(path: Path, then: str) -> bytes | None:
+    """None where it is not there, or damaged; then: what that means."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    if hashlib.sha256(content[32:]).digest() == content[:32]:
+        return content[32:]
+    log.warning("%s is damaged: %s", path, then)
+    return None

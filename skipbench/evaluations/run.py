@@ -208,13 +208,6 @@ class FeatureRun(Run):
     def needs(self) -> list[Need]:
         return self.needs_of([*self.missing(), *self.drawn()], self.splits)
 
-    def estimate(self, cells: Sequence[Any]) -> "Estimate":
-        """What these cells would take: `estimate` in estimate.py, or the features alone."""
-        from skipbench.evaluations import estimate
-
-        own = self.evaluation.module("estimate")
-        return own.estimate(self, cells) if own else estimate.of_features(self, cells)
-
     def features(self, pictures: Sequence[Picture], spec: FeatureSpec, what: str) -> Features:
         with self.timed("features"):
             label = f"features of {what}"

@@ -204,8 +204,10 @@ def _judge(line: Expected, entry: Entry, allowed: float) -> Verdict:
         state = "better"
     elif difference >= -allowed - ROUNDING:
         state = "met"
-    judged = Verdict(line.figure, state, line.metric, line.value, entry.value, difference, allowed)
-    return replace(judged, note=_note(line, entry))
+    return Verdict(
+        line.figure, state, line.metric, line.value, entry.value, difference, allowed,
+        note=_note(line, entry),
+    )  # fmt: skip
 
 
 def _judge_paired(line: Expected, entry: Entry, wanted: Baseline) -> Verdict:

@@ -71,7 +71,7 @@ def annotations(verdicts: Sequence[Verdict]) -> list[str]:
     """Lines that GitHub shows in a pull request."""
     kinds = {"worse": "error", "missing": "error", "better": "notice"}
     return [
-        f"::{kinds[verdict.state]} title={_property(f'skipbench: {verdict.state}')}::"
+        f"::{kinds[verdict.state]} title=skipbench%3A {verdict.state}::"
         + _data(f"{verdict.figure}: {sentence(verdict)}")
         for verdict in verdicts
         if verdict.state in kinds
@@ -80,10 +80,6 @@ def annotations(verdicts: Sequence[Verdict]) -> list[str]:
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def step_summary(verdicts: Sequence[Verdict]) -> str:

@@ -54,16 +54,13 @@ def read_results(
 ) -> list[Stored]:
     """Each record once, in the order of ids. Damaged and newer ones are logged and left out; with
     `strict` they are an error."""
-    found, wrong = sift(sources)
-    for error in wrong.values():
-        if strict:
-            raise error
-        log.warning("left out: %s", error)
-    return found
+    return sift(sources, strict=strict)[0]
 
 
-def sift(sources: Source | Iterable[Source]) -> tuple[list[Stored], dict[Path, DataError]]:
-    """The readable records, in the order of ids, and the error of each other file."""
+def sift(
+    sources: Source | Iterable[Source], *, strict: bool
+) -> tuple[list[Stored], dict[Path, DataError]]:
+    """And the error of each file that was left out."""
     found: dict[str, Stored] = {}
     wrong: dict[Path, DataError] = {}
     for source in listed(sources):
@@ -75,6 +72,9 @@ def sift(sources: Source | Iterable[Source]) -> tuple[list[Stored], dict[Path, D
             try:
                 result = read_result(path)
             except DataError as error:
+                if strict:
+                    raise
+                log.warning("left out: %s", error)
                 wrong[path] = error
                 continue
             first = found.setdefault(result.id, Stored(result, path.parent, path.stem))

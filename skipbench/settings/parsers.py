@@ -91,7 +91,7 @@ def text(value: Any) -> str:
 
 def several(value: Any) -> tuple[Any, ...]:
     """One or several, as they are."""
-    one = isinstance(value, str | Path | Mapping) or not isinstance(value, Iterable)
+    one = isinstance(value, str | bytes | Path | Mapping) or not isinstance(value, Iterable)
     return (value,) if one else tuple(value)
 
 
@@ -106,8 +106,7 @@ def path(value: Any) -> Path:
 
 def listed(value: Any) -> list[str]:
     """ "10,30", 10, [10, 30] → ["10", "30"]."""
-    parts = value.split(",") if isinstance(value, str) else value
-    parts = list(parts) if isinstance(parts, Sequence) else [parts]
+    parts = value.split(",") if isinstance(value, str) else several(value)
     return [str(part).strip() for part in parts if str(part).strip()]
 
 

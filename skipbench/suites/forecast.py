@@ -75,7 +75,8 @@ class _Dry:
             try:
                 run = open_cell(self.plan, cell, opened)
                 if run.missing():
-                    trials.append(_Trial.of(cell, run))
+                    needs = run.needs()
+                    trials.append(_Trial(cell, run, needs, list(map(_unseen, needs))))
                     self._cell(trials[-1])
                 else:
                     self.found[cell] = Forecast(cell, "done before", len(run.cells))
@@ -134,11 +135,6 @@ class _Trial:
     run: "Run"
     needs: "list[Need]"
     unseen: list[int]  # images, of each need
-
-    @classmethod
-    def of(cls, cell: Cell, run: "Run") -> "_Trial":
-        needs = run.needs()
-        return cls(cell, run, needs, list(map(_unseen, needs)))
 
 
 @dataclass(frozen=True)

@@ -182,22 +182,19 @@ def _name_label(name: str, file: str) -> dict[str, str | int]:
 def _evaluation(table: Table, base: Path) -> EvaluationEntry | None:
     before, known = len(table.problems), evaluations()
     word = str(table.values.get("kind", ""))
+    options = {k: v for k, v in table.values.items() if k not in EVALUATION_KEYS}
     if word not in known:
         given = f"{word!r}: expected" if word else "missing; expected"
         table.add("kind", f"{given} {parsers.one_of(list(known))}.{did_you_mean(word, known)}")
-        common = {k: v for k, v in table.values.items() if k in EVALUATION_KEYS}
-        for name in (
-            Table(table.problems, table.path, common).checked(EVALUATION_KEYS).get("datasets", ())
-        ):
-            _dataset(name, table, base)  # can be checked without knowing the kind
-        return None
-    good = table.checked({**EVALUATION_KEYS, **settings_keys(known[word])})
+    any_setting: dict[str, Parse] = dict.fromkeys(options, str)
+    keys = settings_keys(known[word]) if word in known else any_setting
+    good = table.checked({**EVALUATION_KEYS, **keys})
     if "datasets" not in table.values:
         table.add("datasets", "missing")
     datasets = [_dataset(name, table, base) for name in good.pop("datasets", ())]
-    options = {k: v for k, v in table.values.items() if k not in EVALUATION_KEYS}
-    if len(table.problems) == before:
-        _check_together(known[word], options, str(datasets[0]), table)
+    if word in known:
+        right = {key: value for key, value in options.items() if key in good}
+        _check_together(known[word], right, next(filter(None, datasets), "shapes"), table)
     if len(table.problems) > before:
         return None
     found = tuple(filter(None, datasets))

@@ -386,16 +386,16 @@ def test_keys_that_do_not_fit_are_listed(tmp_path, state, change, words):
     ("fact", "asked", "actual"), [("depth", 12, 3), ("width", 384, 128), ("patch", 16, 8)]
 )
 def test_what_disagrees_with_what_was_asked(tmp_path, state, fact, asked, actual):
-    with pytest.raises(CheckpointError, match=f"{fact} {asked} was asked for, .* {actual}"):
+    with pytest.raises(CheckpointError, match=f"expected {fact} {asked}, .* {actual}"):
         open_checkpoint(saved(tmp_path, state), expected=Expected(**{fact: asked}))
 
 
 def test_what_disagrees_with_its_own_metadata(tmp_path, state):
     arguments = argparse.Namespace(patch_size=16)
-    with pytest.raises(CheckpointError, match=r"args.patch_size says patch 16, its weights have 8"):
+    with pytest.raises(CheckpointError, match=r"args.patch_size states patch 16, but its weights have 8"):
         open_checkpoint(saved(tmp_path, {"teacher": state, "args": arguments}))
     path = save_checkpoint(tmp_path / "w.safetensors", state, {"heads": 4})
-    with pytest.raises(CheckpointError, match=r"2 heads were asked for, .* says 4"):
+    with pytest.raises(CheckpointError, match=r"expected 2 heads, .* states 4"):
         open_checkpoint(path, expected=Expected(heads=2))
 
 

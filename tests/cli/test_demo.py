@@ -7,7 +7,7 @@ from skipbench.evaluations import evaluations
 
 def test_demo(tmp_path):
     done = Forked(["demo", "--out", "demo"], tmp_path)
-    assert done.wait(300) == 0, done.output
+    assert done.wait(900) == 0, done.output
     shown, folder = done.output, tmp_path / "demo"
     assert "weights look skip:" in shown and "weights look skipless:" in shown
     assert (folder / "skip.pth").exists() and (folder / "skipless.safetensors").exists()

@@ -14,7 +14,7 @@ from processes import imported_by
         (["inspect", "--ckpt", "CKPT", "--residual", "none"], 2, "expected skip, skipless or auto"),
         (["inspect", "--ckpt", "CKPT", "--weights", "techer"], 2, "Did you mean 'teacher'"),
         (["inspect", "--ckpt", "CKPT", "--weights", "teacher"], 3, "has no teacher"),
-        (["inspect", "--ckpt", "CKPT", "--expect", "depth=12"], 3, "depth 12 was asked for"),
+        (["inspect", "--ckpt", "CKPT", "--expect", "depth=12"], 3, "expected depth 12"),
         (["inspect", "--ckpt", "CKPT", "--expect", "deep=12"], 2, "Did you mean 'depth'"),
         (["inspect", "--ckpt", "CKPT", "--heads", "5"], 3, "5 heads"),
         (["inspect", "--ckpt", "CKPT", "--position-rule", "x"], 2, "offset, size or antialias"),

@@ -132,6 +132,13 @@ def test_a_wrong_kind_does_not_hide_what_else_is_wrong():
     assert "Did you mean 'probe'" in str(mistake(text)) and "'shaps'" in str(mistake(text))
 
 
+def test_a_wrong_data_set_does_not_hide_what_cannot_go_together():
+    text = f'{HEAD}\n[[evaluation]]\nkind = "tokencut"\ndatasets = ["shaps"]\n'
+    error = str(mistake(text + 'method = "lost"\ntau = 0.1\nlimit = 0\n'))
+    assert "evaluation[1].tau: 0.1: only for" in error and "'shaps'" in error
+    assert "evaluation[1].limit" in error
+
+
 def test_a_missing_data_set_is_reported_once():
     text = HEAD + PROBE.replace("shapes", "voc") + PROBE.replace("shapes", "voc")
     error = mistake(text)

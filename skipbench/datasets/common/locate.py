@@ -1,4 +1,4 @@
-"""Which data sets there are, and where one lies on disk.
+"""Which data sets there are, and where one is on disk.
 
 Every file in `skipbench/datasets/` is a data set; this folder holds what they share.
 """

@@ -1,11 +1,9 @@
 """What a clustering writes down."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from skipbench.evaluations.cluster.method import TURNS
 from skipbench.evaluations.cluster.settings import ClusterSettings
-from skipbench.evaluations.record import changes_from, interval_words
 from skipbench.images import parse_size, size_name
 from skipbench.metrics.segmentation import LEFT_OUT
 
@@ -30,11 +28,6 @@ def protocol_part(
         "redo": settings.redo,
         "absent_classes": LEFT_OUT,
     }
-
-
-def recorded(protocol: Mapping[str, Any]) -> dict[str, Any]:
-    changes = changes_from(USUAL, protocol)
-    return {**protocol, "changes": changes, "interval": interval_words("matching kept")}
 
 
 def clusters_words(count: int) -> str:

@@ -23,6 +23,7 @@ from skipbench.evaluations.cluster import record as written
 from skipbench.evaluations.cluster.method import TURNS
 from skipbench.evaluations.cluster.record import clusters_words
 from skipbench.evaluations.cluster.settings import CLASSES, ClusterSettings
+from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell
 from skipbench.evaluations.segmentation.run import SegmentationRun
 from skipbench.evaluations.segmentation.scores import figures
@@ -203,14 +204,11 @@ class ClusterRun(SegmentationRun):
             "tokens": made.tokens,
             "inertia": made.inertia,
         }
+        protocol = self._protocol(cell.clusters, cell.clusters_asked)
         result = self.record(
-            cell,
-            self.val_features,
-            written.recorded(self._protocol(cell.clusters, cell.clusters_asked)),
-            metrics,
-            self.seconds_since(before),
-            clusters=cell.clusters_asked,
-        )
+            cell, self.val_features, recorded_protocol(protocol, written.USUAL, "matching kept"),
+            metrics, self.seconds_since(before), clusters=cell.clusters_asked,
+        )  # fmt: skip
         return result, {"counts": counts, "centroids": made.centroids, "matching": matching}
 
     # -- pictures

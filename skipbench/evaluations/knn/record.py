@@ -1,12 +1,10 @@
 """What a nearest-neighbour evaluation writes down."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from skipbench.evaluations.knn.bank import Storage
 from skipbench.evaluations.knn.method import Vote
 from skipbench.evaluations.knn.settings import KnnSettings
-from skipbench.evaluations.record import changes_from, interval_words
 from skipbench.images import parse_size, size_name
 from skipbench.metrics.segmentation import LEFT_OUT
 
@@ -29,7 +27,3 @@ def protocol_part(settings: KnnSettings, vote: Vote, storage: Storage) -> dict[s
         "bank": storage.numbers,
         "absent_classes": LEFT_OUT,
     }
-
-
-def recorded(protocol: Mapping[str, Any]) -> dict[str, Any]:
-    return {**protocol, "changes": changes_from(USUAL, protocol), "interval": interval_words()}

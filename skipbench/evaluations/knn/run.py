@@ -30,6 +30,7 @@ from skipbench.evaluations.knn.bank import (
 )
 from skipbench.evaluations.knn.method import Vote, Votes
 from skipbench.evaluations.knn.settings import KnnSettings
+from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell
 from skipbench.evaluations.segmentation.run import SegmentationRun
 from skipbench.evaluations.segmentation.scores import figures
@@ -240,7 +241,7 @@ class KnnRun(SegmentationRun):
         metrics = {**figures(counts, self.val.classes), "bank": bank}
         protocol = written.protocol_part(self.settings, cell.vote, cell.storage)
         return self.record(
-            cell, self.val_features, written.recorded(protocol), metrics,
+            cell, self.val_features, recorded_protocol(protocol, written.USUAL), metrics,
             self.seconds_since(before), k=cell.vote.k, temperature=cell.vote.temperature,
         )  # fmt: skip
 

@@ -13,11 +13,11 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from PIL import Image
@@ -114,13 +114,13 @@ class Folder:
             for first in range(0, shares.shape[-1], 3):
                 where = self.path(model, place, image, first)
                 rgb = _rgb(shares[..., first : first + 3])
-                self._submit(self._save, rgb, model, image, where)
+                self._waiting.append(self._pool.submit(self._save, rgb, model, image, where))
+                self._wait(WAITING)
         model.seconds["drawing"] += time.monotonic() - started
 
-    def _submit(self, job: Callable[..., None], *args: Any) -> None:
-        """Written while the next components are computed; what went wrong is told here."""
-        self._waiting.append(self._pool.submit(job, *args))
-        while len(self._waiting) > WAITING:
+    def _wait(self, most: int = 0) -> None:
+        """Until no more pictures than that are yet to be written; what went wrong is told here."""
+        while len(self._waiting) > most:
             self._waiting.popleft().result()
 
     def _save(self, shares: np.ndarray, model: "Model", image: int, path: Path) -> None:
@@ -130,8 +130,7 @@ class Folder:
 
     def finish(self) -> None:
         """Once all pictures are drawn: sheets of them, curves, tiles."""
-        while self._waiting:
-            self._waiting.popleft().result()
+        self._wait()
         sheets = [self._by_checkpoint(), *self._by_block()]
         with progress("sheets", len(sheets), "sheets") as advance:
             for stem, titles, columns, note in sheets:

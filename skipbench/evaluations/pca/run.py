@@ -27,7 +27,7 @@ from skipbench.evaluations.pictures import keep_originals
 from skipbench.evaluations.run import Arrays, Cell, Need, Run
 from skipbench.files import unlike
 from skipbench.pipeline import Inspection
-from skipbench.records import Result
+from skipbench.records import FeatureSpec, Result
 
 log = logging.getLogger("skipbench")
 
@@ -82,6 +82,9 @@ class PcaRun(Run):
     def backbone(self) -> Backbone:  # type: ignore[override]
         """Of the first checkpoint; in a suite there is no other."""
         return self.models[0].backbone
+
+    def spec(self, cells: Sequence[Cell]) -> FeatureSpec:
+        return self.models[0].spec
 
     def groups(self) -> Iterator[list[Cell]]:
         yield self.cells

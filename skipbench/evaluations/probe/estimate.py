@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from skipbench.engine.machine import peak_bytes
-from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate
+from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate, Trial
 from skipbench.evaluations.probe import method
 from skipbench.evaluations.probe.images import ScoredImages, cut_windows
 from skipbench.evaluations.probe.method import Draws
 from skipbench.evaluations.probe.run import Cell, ProbeRun
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.evaluations.segmentation.run import Split
-from skipbench.features.build import DTYPES
 from skipbench.features.source import compute
 from skipbench.features.store import missing_images
 from skipbench.metrics.intervals import RESAMPLES
@@ -45,20 +44,15 @@ class _Repeated:
 
 
 def estimate(run: ProbeRun, cells: Sequence[Cell]) -> Estimate:
-    spec, protocol, source = run.spec(cells), run.protocol, run.settings.source
+    protocol, source = run.protocol, run.settings.source
     course = protocol.course(len(run.train), 0)
-    few = run.train[: max(1, min(TRIAL_IMAGES, len(run.train)))]
-    compute(run.backbone, few[:1], spec, workers=source.workers)  # the first pass is slower
-    started = time.monotonic()
-    features = compute(run.backbone, few, spec, batch_size=source.batch_size)
-    per_image = (time.monotonic() - started) / len(few)
+    trial = Trial(run, run.train[:TRIAL_IMAGES], cells)
+    few, spec, features = trial.few, trial.spec, trial.features
     held, windows = ScoredImages(few, features), 1.0
     if protocol.window:
         cut, first = cut_windows(few, *protocol.window)
-        held, windows = (
-            ScoredImages(few, compute(run.backbone, cut, spec), cut, first),
-            len(cut) / len(few),
-        )
+        held = ScoredImages(few, compute(run.backbone, cut, spec), cut, first)
+        windows = len(cut) / len(few)
     training = scoring = 0.0
     for cell in cells:
         split = Split(features, few, run.columns(cell), protocol.loss_size)
@@ -66,20 +60,17 @@ def estimate(run: ProbeRun, cells: Sequence[Cell]) -> Estimate:
         training += per_step * course.steps
         scoring += per_score * (len(run.val) + 0.1 * len(run.train))
     missing = _missing(run, spec, windows)
-    plan = features.plan
-    per_token = DTYPES[spec.store_dtype].itemsize * run.backbone.facts.width * len(spec.columns)
-    bytes_per_image = per_token * sum(map(plan.tokens, range(len(few)))) / len(few)
     # Crops that are new in every epoch are stored for one epoch.
     written = missing[1] + min(missing[0], len(run.train) * (protocol.different_views or 1))
-    in_memory = bytes_per_image * sum(missing) if source.in_memory else 0
+    in_memory = trial.bytes_of_an_image * sum(missing) if source.in_memory else 0
     counts = len(run.val) * (12 * len(run.val.classes) * len(protocol.rates) + 8 * RESAMPLES)
     return Estimate(
         images=sum(missing),
         stored=max(round(len(run.train) + windows * len(run.val)) - sum(missing), 0),
-        features_seconds=per_image * sum(missing),
+        features_seconds=trial.per_image * sum(missing),
         training_seconds=training,
         scoring_seconds=scoring,
-        disk_bytes=0 if source.in_memory else round(bytes_per_image * written),
+        disk_bytes=0 if source.in_memory else round(trial.bytes_of_an_image * written),
         memory_bytes=round(peak_bytes() + in_memory + Draws(course).most_bytes() + counts),
     )
 

@@ -1,4 +1,4 @@
-"""What a probe writes down, and what it says aloud."""
+"""What a probe reports: scores of every rate, the rates chosen, and arrays by image."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -7,25 +7,11 @@ from typing import Any, Literal
 import numpy as np
 
 from skipbench.evaluations.probe.method import Trained
-from skipbench.evaluations.probe.settings import PROTOCOLS, Protocol
-from skipbench.evaluations.record import changes_from, interval_words
 from skipbench.evaluations.segmentation.scores import by_class, of_counts
 from skipbench.metrics.intervals import RESAMPLES, resample_weights
 from skipbench.metrics.segmentation import LEFT_OUT, scores
 
 log = logging.getLogger("skipbench")
-
-
-def recorded(protocol: Protocol, select: str, held_out: list[str]) -> dict[str, Any]:
-    """held_out: names of images."""
-    facts = protocol.facts()
-    return {
-        **facts,
-        "select": select,
-        "changes": changes_from(PROTOCOLS[protocol.name].facts(), facts),
-        "held_out": held_out,
-        "interval": interval_words(),
-    }
 
 
 def arrays(trained: Trained, counts: np.ndarray, metrics: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -19,7 +19,8 @@ from skipbench.evaluations.probe import EVALUATION, method, views
 from skipbench.evaluations.probe import record as written
 from skipbench.evaluations.probe.images import EpochCrops, ScoredImages, cut_windows
 from skipbench.evaluations.probe.method import Images, Trained
-from skipbench.evaluations.probe.settings import ProbeSettings
+from skipbench.evaluations.probe.settings import PROTOCOLS, ProbeSettings
+from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell, Need
 from skipbench.evaluations.segmentation.run import SegmentationRun, Split
 from skipbench.pipeline import Inspection, log_adaptation
@@ -133,7 +134,10 @@ class ProbeRun(SegmentationRun):
         )  # fmt: skip
         written.log_remarks(found, cell.layers)
         names = [self.train.names[image] for image in trained.held_out]
-        protocol = written.recorded(self.protocol, self.settings.select, names)
+        protocol = recorded_protocol(
+            {**self.protocol.facts(), "select": self.settings.select, "held_out": names},
+            PROTOCOLS[self.protocol.name].facts(),
+        )
         result = self.record(
             cell, self.val_images.features, protocol, found, self.seconds_since(before)
         )

@@ -53,7 +53,8 @@ class Tokencut(Evaluation):
     def open_data(self, settings: TokencutSettings) -> "list[Dataset]":
         from skipbench.evaluations.data import open_objects
 
-        assert settings.dataset is not None
+        if settings.dataset is None:
+            raise UsageError("images alone give no record: use find_objects")
         return [
             open_objects(
                 settings.dataset, split=settings.split, score=settings.score, hard=settings.hard,

@@ -8,13 +8,11 @@ written out, and the page's policy lets only its own script run.
 
 import base64
 import hashlib
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +31,6 @@ from skipbench.results.tables import Table, tables
 from skipbench.results.tables.layouts import LAYOUTS
 from skipbench.results.tables.render import brackets
 from skipbench.results.words import dataset_name, in_order, short
-
-log = logging.getLogger("skipbench")
 
 TITLE = "Skip and skipless vision transformers"
 MOST_BY_PROTOCOL = 6  # tables of one layout; beyond, `plain` shows them better
@@ -73,14 +69,9 @@ def read_records(
 ) -> tuple[list[Stored], list[str]]:
     """The records, and what could not be read."""
     wanted, given = parse_where(where), listed(results)
-    found, wrong = sift(given)
-    left_out = []
-    for path, error in wrong.items():
-        if strict:
-            raise error
-        # Others may see the page: it does not tell them the names of folders.
-        left_out.append(str(error).replace(str(path), path.name))
-        log.warning("left out: %s", error)
+    found, wrong = sift(given, strict=strict)
+    # Others may see the page: it does not tell them the names of folders.
+    left_out = [str(error).replace(str(path), path.name) for path, error in wrong.items()]
     if records := only(found, wanted):
         return records, left_out
     if found:
@@ -200,18 +191,10 @@ def _shown(made: Table, anchor: str) -> dict[str, Any]:
         "anchor": anchor,
         "name": layout.label if layout else "All scores",
         "table": made,
-        "groups": _groups(made),
+        "groups": made.spans,
         "notes": brackets(made),
         "copies": [
             (f"{anchor}-{format}", name, made.text(format, fragment=True))
             for format, name in COPIES
         ],
     }
-
-
-def _groups(made: Table) -> list[tuple[str, int]]:
-    """The upper header, if there is one: its words and how many columns each spans."""
-    if max(map(len, made.columns), default=1) < 2:
-        return []
-    tops = groupby(path[0] for path in made.columns)
-    return [(name, len(list(group))) for name, group in tops]

@@ -101,7 +101,7 @@ def _families(
     apart: facts that tell lines apart; those that are the same for all are not named.
     """
     made = []
-    for group in _grouped(found, _same_family):
+    for group in _grouped(found, lambda e: [e.first.title, e.facts["dataset"], e.first.metric]):
         name = _namer(group, apart)
         styles: dict[str, dict[str, int]] = {}  # of a line, by variant and label
         charts = []
@@ -154,11 +154,6 @@ def _fact(name: str, value: Any) -> str:
 def _grouped(found: Iterable[Entry], key: Callable[[Entry], Any]) -> list[list[Entry]]:
     groups = grouped(found, lambda entry: json.dumps(key(entry), sort_keys=True))
     return sorted(groups.values(), key=lambda group: in_order(group[0].facts, SAME))
-
-
-def _same_family(entry: Entry) -> list[Any]:
-    """Scores that may share an axis."""
-    return [entry.first.title, entry.facts["dataset"], entry.first.metric]
 
 
 def _same_chart(entry: Entry, axis: str) -> list[Any]:

@@ -36,7 +36,6 @@ def page_records(records: Sequence[Stored], found: Sequence[Entry]) -> list[dict
         others = [one.result.id for one in entry.stored if one != score.stored] if entry else []
         made.append(
             {
-                "id": result.id,
                 "anchor": anchors[result.id],
                 "title": _title(score),
                 "score": f"{score.metric_name} {score_text(score.value, score.interval)}"

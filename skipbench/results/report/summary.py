@@ -225,7 +225,6 @@ def _class_row(
     return {
         "name": name,
         "bars": values,
-        "values": [value for _, value in values],
         "difference": difference,
         "shown": DASH if difference is None else signed(difference),
         "interval": f"[{signed(ends[0])}, {signed(ends[1])}]" if ends else "",

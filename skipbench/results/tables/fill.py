@@ -187,11 +187,12 @@ def plain_table(found: Sequence[Entry]) -> Table:
     metrics = list(dict.fromkeys(entry.first.metric_name for entry in found))
     rows = []
     groups: dict[str, list[Place]] = defaultdict(list)
-    order = sorted(range(len(found)), key=lambda i: [_key(facts[i].get(name)) for name in shown])
-    for place, i in enumerate(order):
-        first = found[i].first
-        cells = [TableCell(found[i] if name == first.metric_name else None) for name in metrics]
-        rows.append(Row(tuple(label(name, facts[i].get(name)) for name in shown), tuple(cells)))
+    pairs = list(zip(found, facts, strict=True))
+    pairs.sort(key=lambda pair: [sort_key(pair[1].get(name)) for name in shown])
+    for place, (entry, own) in enumerate(pairs):
+        first = entry.first
+        cells = [TableCell(entry if name == first.metric_name else None) for name in metrics]
+        rows.append(Row(tuple(label(name, own.get(name)) for name in shown), tuple(cells)))
         data = [first.facts[name] for name in ("evaluation", "dataset", "split")]
         group = json.dumps([data, first.settings, first.images], sort_keys=True)
         groups[group].append((place, metrics.index(first.metric_name)))
@@ -227,7 +228,3 @@ def _all_facts(entry: Entry) -> dict[str, Any]:
     images = {name: count for name, (count, _) in first.images.items()}
     weights = {WEIGHTS: first.sha256[:12]}
     return {**facts, **settings, **first.computing, **first.model, **images, **weights}
-
-
-def _key(value: Any) -> tuple[bool, bool, Any]:
-    return sort_key(value if isinstance(value, str | int | float | None) else setting_text(value))

@@ -3,7 +3,6 @@
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from skipbench.console import printable
@@ -23,9 +22,8 @@ def render(tables: Sequence[Table], format: str, *, fragment: bool = False) -> s
     if format not in FORMATS:
         raise UsageError(f"no format {format!r}; give {', '.join(FORMATS)}")
     if format == "json":
-        return (
-            json.dumps([table.to_json() for table in tables], indent=2, ensure_ascii=False) + "\n"
-        )
+        content = [table.to_json() for table in tables]
+        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     if format == "csv":
         return as_csv(tables)
     if format == "latex":
@@ -204,7 +202,7 @@ def latex(table: Table) -> str:
     if table.title:
         lines.append(rf"\caption{{{tex(table.title)}}}")
     lines += [rf"\begin{{tabular}}{{{'l' * stub}{'r' * columns}}}", r"\toprule"]
-    if max(map(len, table.columns)) > 1:
+    if table.spans:
         lines += _upper_header(table)
     lines.append(_latex_row([*map(tex, table.stub), *(tex(path[-1]) for path in table.columns)]))
     lines.append(r"\midrule")
@@ -221,8 +219,7 @@ def latex(table: Table) -> str:
 def _upper_header(table: Table) -> list[str]:
     """Each name over its columns, and a rule below it."""
     names, rules, at = [""] * len(table.stub), "", len(table.stub)
-    for name, group in groupby(path[0] for path in table.columns):
-        width = len(list(group))
+    for name, width in table.spans:
         names.append(rf"\multicolumn{{{width}}}{{c}}{{{tex(name)}}}")
         rules += rf"\cmidrule(lr){{{at + 1}-{at + width}}}"
         at += width

@@ -6,6 +6,7 @@ import json
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from skipbench.results.entries import Entry
@@ -57,6 +58,14 @@ class Table:
     @property
     def entries(self) -> list[Entry]:
         return [cell.entry for row in self.rows for cell in row.cells if cell.entry]
+
+    @property
+    def spans(self) -> list[tuple[str, int]]:
+        """The upper header, if there is one: its words and how many columns each spans."""
+        if max(map(len, self.columns), default=1) < 2:
+            return []
+        tops = groupby(path[0] for path in self.columns)
+        return [(name, len(list(group))) for name, group in tops]
 
     def to_json(self) -> dict[str, Any]:
         rows = [
@@ -138,6 +147,7 @@ def label(fact: str, value: Any) -> str:
 
 def sort_key(value: Any) -> tuple[bool, bool, Any]:
     """Numbers, then words, then what is not known."""
+    value = value if isinstance(value, int | float | None) else setting_text(value)
     return value is None, isinstance(value, str), 0 if value is None else value
 
 

@@ -89,7 +89,9 @@ def test_what_does_not_matter_is_the_same_record_with_the_same_figures(run, bare
 def test_what_matters_is_another_record(opened, world):
     def identity(**more):
         """Known before anything is computed."""
-        return opened(world / "a.pth", world / "photos", **{"precision": "fp32", **more}).cells[0].id
+        return (
+            opened(world / "a.pth", world / "photos", **{"precision": "fp32", **more}).cells[0].id
+        )
 
     usual = identity()
     for more in (
