@@ -36,7 +36,7 @@ class CheckSettings(ResultsSettings):
     update: bool = setting(False, help="Write these scores as the baseline.", panel=CHECK)
     prune: bool = setting(False, help="With --update: drop scores without a record.", panel=CHECK)
     tolerance: float | None = setting(
-        None, help="Points below that still pass.", parse=parsers.amount, panel=CHECK,
+        None, help="Points below the baseline that still pass.", parse=parsers.amount, panel=CHECK,
         metavar="POINTS", default_text="0.5",
     )  # fmt: skip
     sigma: float | None = setting(

@@ -37,7 +37,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def demo(settings: DemoSettings) -> None:
-    """Evaluate two small models on embedded data; tables, and a report to look at.
+    """Evaluate two small models on embedded data, with tables and a report.
 
     A skip and a skipless checkpoint are made on the spot, untrained. About a minute on two cores,
     without network.

@@ -51,7 +51,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run(settings: RunSettings, dry_run: bool, as_json: bool) -> None:
-    """Evaluate many checkpoints on many data sets, as a TOML file says.
+    """Evaluate many checkpoints on many data sets, as described in a TOML file.
 
     The file is checked before anything runs. Finished cells are skipped; a failed one is recorded
     in OUT/failures, and the rest continues.

@@ -27,7 +27,7 @@ class TableSettings(ResultsSettings, SelectSettings):
     )  # fmt: skip
     ci: bool = setting(False, help="Show 95 % intervals and deviations over seeds.", panel=OUTPUT)
     paper: bool = setting(
-        False, help="Show the published numbers and the difference to them.", panel=OUTPUT
+        False, help="Show the published numbers and the difference from them.", panel=OUTPUT
     )
     compact: bool = setting(False, help="Leave out empty rows and columns.", panel=OUTPUT)
     format: str | None = setting(
@@ -62,7 +62,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def table(settings: TableSettings) -> None:
-    """Print records as a table, in one of the paper's layouts or with all that differs.
+    """Print records as a table, in one of the paper's layouts or with every setting that differs.
 
     The best of each group is bold. A score of a partial run, of another protocol, or chosen with
     knowledge of the answer has a footnote.

@@ -168,7 +168,7 @@ class Score:
         ]
         if self.result.checkpoint.get("warning"):
             residual = self.result.checkpoint["residual"]
-            found.append(f"run {residual}, though its weights do not look so")
+            found.append(f"run {residual}, although its weights do not look it")
         return [words for words in found if words]
 
     def _partial_data(self) -> str:

@@ -34,7 +34,7 @@ def checkpoint_files(text: str, base: Path) -> tuple[list[str], bool]:
         pattern = str(Path(escape(str(base))) / pattern)  # the folder's own brackets are no pattern
     found = sorted(glob(pattern, recursive=True), key=_by_number)  # noqa: PTH207 - any pattern
     if not found:
-        raise CheckpointError(f"no file is like {path}")
+        raise CheckpointError(f"no file matches {path}")
     return found, True
 
 

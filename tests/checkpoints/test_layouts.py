@@ -369,7 +369,10 @@ def test_another_hash_is_told_with_both(tmp_path, state):
         (lambda s: without(s, "blocks.1."), "missing: blocks.1.norm1.weight"),
         (lambda s: s | {"blocks.0.attn.rope": torch.ones(2)}, "unexpected: blocks.0.attn.rope"),
         (lambda s: s | {"extra.weight": torch.ones(2)}, "unexpected: extra.weight"),
-        (lambda s: prefixed(s, "backbone.") | {"x.y": torch.ones(2)}, "nor of a known head.*(?s:.*)x.y"),
+        (
+            lambda s: prefixed(s, "backbone.") | {"x.y": torch.ones(2)},
+            "nor of a known head.*(?s:.*)x.y",
+        ),
         (lambda s: prefixed(s, "unheard_of."), "no vision transformer.*(?s:.*)unheard_of"),
         (lambda s: s | {"norm.bias": torch.ones(7)}, r"norm.bias is \(7,\), not \(128,\)"),
         (lambda s: s | {"pos_embed": torch.ones(1, 24, 128)}, "not a square grid"),
@@ -392,7 +395,8 @@ def test_what_disagrees_with_what_was_asked(tmp_path, state, fact, asked, actual
 
 def test_what_disagrees_with_its_own_metadata(tmp_path, state):
     arguments = argparse.Namespace(patch_size=16)
-    with pytest.raises(CheckpointError, match=r"args.patch_size states patch 16, but its weights have 8"):
+    words = r"args.patch_size states patch 16, but its weights have 8"
+    with pytest.raises(CheckpointError, match=words):
         open_checkpoint(saved(tmp_path, {"teacher": state, "args": arguments}))
     path = save_checkpoint(tmp_path / "w.safetensors", state, {"heads": 4})
     with pytest.raises(CheckpointError, match=r"expected 2 heads, .* states 4"):

@@ -239,7 +239,7 @@ QUOTED = {
     "tokencut": (
         "on these images, as papers report",
         "block chosen on one half of the images, scored on the other",
-        "of the whole image, without looking",
+        "trivial baseline: a box around the whole image",
         "degenerate (nothing stands out: the box is the whole image)",
         "with a tie that the rule decided",
     ),
@@ -249,7 +249,7 @@ QUOTED = {
         "effective rank", "total variation", "between segments %", "upside down %",
         "of colours %", "colours alike", "between segments: share of the features",
     ),
-    "compare": ("beyond chance over images", "images in common"),
+    "compare": ("by more than image sampling explains", "images in common"),
     "checkpoints": (
         "on four photographs", "the right variant, but its features collapse",
         "tokens collapse onto one vector", "because of",

@@ -111,7 +111,10 @@ BROKEN = {
     ),
     "noted down, but gone": (
         lambda site: site.build("faiss-cpu"),
-        ["faiss-cpu is installed according to pip, but the module is missing", REPAIR + "faiss-cpu"],
+        [
+            "faiss-cpu is installed according to pip, but the module is missing",
+            f"{REPAIR}faiss-cpu",
+        ],
     ),
     "an empty module": (
         lambda site: site.build("faiss-cpu").module(""),

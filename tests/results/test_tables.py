@@ -169,7 +169,7 @@ def test_partial_other_protocol_and_oracle_choice_are_marked():
         "partial: 8 of 1,449 images of val",
         "protocol paper with epochs 5 instead of 30, size 96x96 instead of 448x448",
         "learning rate chosen on the validation images, as papers do",
-        "run skip, though its weights do not look so",
+        "run skip, although its weights do not look it",
     ]
     assert made.rows[0].cells[0].mark == "a"
     assert "50.0ᵃ" in made.text("rich")

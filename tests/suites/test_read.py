@@ -55,7 +55,7 @@ CHECKPOINT, EVALUATION = "checkpoint[1]", "evaluation[1]"
         ('residual = "skip"', 'name = ""', f"{CHECKPOINT}.name", "expected text", 2),
         ('path = "skip.pth"\n', "", f"{CHECKPOINT}.path", "missing", 2),
         ("skip.pth", "skpi.pth", f"{CHECKPOINT}.path", "no checkpoint at", 3),
-        ("skip.pth", "run/check*.pth", f"{CHECKPOINT}.path", "no file is like", 3),
+        ("skip.pth", "run/check*.pth", f"{CHECKPOINT}.path", "no file matches", 3),
         ("[[checkpoint]]", "[checkpoint]", "checkpoint", "write [[checkpoint]]", 2),
         ("[[checkpoint]]", "[[checkpoints]]", "checkpoints", "no such key. Did you mean", 2),
         ('kind = "probe"', 'kind = "prob"', f"{EVALUATION}.kind", "mean 'probe'", 2),

@@ -1,7 +1,7 @@
 """k-means segmentation: how well clusters of frozen tokens match classes, as mIoU.
 
 Cluster the patch tokens of all images with k-means, assign the clusters to classes and report the
-mIoU. Labels only name the clusters, on the whole split at once.
+mIoU. Labels are used only to match clusters to classes, over the whole split.
 """
 
 from typing import TYPE_CHECKING

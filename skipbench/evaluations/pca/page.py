@@ -81,7 +81,8 @@ def _remarks(run: "PcaRun") -> list[str]:
         reference = "" if own is None else f"; of the images' own colours: {own:.1f}"
         lines += [
             f"between segments: share of the features' variance (coherence){reference}",
-            "upside down: by the same segments turned, which takes no knowledge of objects",
+            "upside down: with the segments rotated by 180°, which smooth features score without "
+            "knowing objects",
         ]
         lines += [
             f"{model.title}: no coherence, for tokens of the deepest block are all alike, or "

@@ -85,7 +85,7 @@ class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSe
         parse=parsers.integer(1, 12), metavar="N",
     )  # fmt: skip
     upsample: Upsample = setting(
-        "nearest", help="Tokens to image size: nearest or bilinear.",
+        "nearest", help="How tokens are enlarged to image size: nearest or bilinear.",
         parse=parsers.choice("nearest", "bilinear"), metavar="KIND",
     )  # fmt: skip
     background: Background = setting(

@@ -45,9 +45,11 @@ def _show_one(console: Any, result: "Result", several: bool) -> None:
     if len(metrics["rates"]) > 1:
         console.print(_rates_table(metrics))
     console.print(_headlines(metrics, len(protocol["held_out"])))
-    for edge in dict.fromkeys(row["edge"] for row in metrics["chosen"].values() if row):
-        if edge:
-            console.print(f"the {edge} rate of the sweep was chosen: widen the sweep with --lr")
+    for where, row in metrics["chosen"].items():
+        if row and row["edge"]:
+            on = {"val": "val", "holdout": "held-out images"}[where]
+            rate = f"the best rate on {on} ({row['rate']:g})"
+            console.print(f"{rate} is the {row['edge']} of the sweep: widen it with --lr")
     if not several:
         page.show_classes(console, metrics["per_class"])
 

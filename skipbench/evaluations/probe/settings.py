@@ -193,12 +193,12 @@ class ProbeSettings(TrainingImagesSettings):
         parse=parsers.integer(1, 10**7, word="all"), metavar="N", default_text="1024",
     )  # fmt: skip
     standardize: bool | None = setting(
-        None, help="Standardise each channel over the training tokens, or not.",
+        None, help="Standardise each channel over the training tokens.",
         default_text="protocol",
     )  # fmt: skip
     views: int | None = setting(
-        None, help="dinov2, leopart: N crops per image in turn, not new ones in every epoch.",
-        parse=parsers.integer(1), metavar="N",
+        None, help="dinov2, leopart: cycle through N fixed crops per image instead of drawing new "
+        "ones.", parse=parsers.integer(1), metavar="N",
     )  # fmt: skip
 
     @cached_property

@@ -1,6 +1,6 @@
 """Object discovery by TokenCut or LOST, as CorLoc or mask IoU.
 
-Find one object in each image by a cut through its frozen tokens and report how often its box is
+Find one object in each image by a graph cut on its frozen tokens and report how often its box is
 right (CorLoc). All blocks come from one pass over the images.
 """
 

@@ -75,7 +75,7 @@ def _headlines(result: "Result") -> Any:
         reason = _reason(where, row, len(metrics["blocks"]))
         table.add_row(score, interval_words(row["interval"]), reason, style=style)
     whole = f"{metric} {metrics['whole_image']:.1f}"
-    table.add_row(whole, "", "of the whole image, without looking", style="dim")
+    table.add_row(whole, "", "trivial baseline: a box around the whole image", style="dim")
     if name == "iou" and "f_beta" in metrics:
         table.add_row(f"F-beta {metrics['f_beta']:.1f}", "", "of the mask")
         words = "of the eigenvector, cut at the threshold that is best for all images"

@@ -124,7 +124,7 @@ def test_features_that_do_not_fit_in_memory(run, monkeypatch):
 
 def test_edge_of_the_sweep_and_selection(run):
     shown = run("--lr", "1e-6,1e-2")
-    assert "widen the sweep" in shown.stdout + shown.stderr
+    assert "of the sweep: widen it" in shown.stdout + shown.stderr
     [record] = records()
     assert record.metrics["edge"] in ("lowest", "highest")  # of two rates, either is an edge
     honest = run("--lr", "1e-6,1e-2", "--select", "holdout", "--out", "honest")
