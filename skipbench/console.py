@@ -1,15 +1,28 @@
 """Printing for people: a console that tolerates a closed pipe, and plain tables."""
 
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from skipbench.engine.progress import is_plain
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
+
+
+def prepare_streams() -> None:
+    """TERM=dumb is the one setting that all libraries respect: rich keeps bold type under NO_COLOR,
+    and Typer takes a CI log for a terminal, but neither decorates output for a dumb one."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # file names may be invalid UTF-8
+    if is_plain() and not os.environ.get("FORCE_COLOR"):
+        os.environ["TERM"] = "dumb"
 
 
 def reader_has_gone() -> NoReturn:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from skipbench import __version__
-from skipbench.engine import terminal
+from skipbench.console import prepare_streams
 from skipbench.engine.machine import wait_politely
 from skipbench.engine.signals import INTERRUPTED
 
@@ -48,7 +48,7 @@ for name in COMMANDS:
 
 
 def main() -> None:
-    terminal.prepare_streams()
+    prepare_streams()
     wait_politely()
     try:
         app()

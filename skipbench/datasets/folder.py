@@ -22,10 +22,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from skipbench.datasets.common.coco_annotations import BoxIndex
-from skipbench.datasets.common.files import palette, read_list, read_text, there
+from skipbench.datasets.common.files import by_stem, palette, read_list, read_text, there
 from skipbench.datasets.common.types import Boxes, Item, Kind, Labels, Listing, Source, Split
 from skipbench.errors import DataError, UsageError
-from skipbench.images import IGNORED, SUFFIXES, walk_images
+from skipbench.images import IGNORED, SUFFIXES
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
@@ -53,7 +53,7 @@ class Folder(Source):
             kind = "masks"
         elif (folder / "boxes.csv").exists() or _jsons(folder):
             kind = "boxes"
-        files = _by_stem(folder / "images")
+        files = by_stem(folder / "images")
         names = _sub_folders(files) or _lists(folder, files) or ["all"]
         return {name: Split(None, kind) for name in names}
 
@@ -61,8 +61,8 @@ class Folder(Source):
         return read_classes(folder / "classes.txt") if (folder / "masks").is_dir() else None
 
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
-        files = _by_stem(folder / "images")
-        masks = _by_stem(folder / "masks") if labels else {}
+        files = by_stem(folder / "images")
+        masks = by_stem(folder / "masks") if labels else {}
         wanted = sorted(files)
         if split in _sub_folders(files):
             wanted = [name for name in wanted if name.startswith(f"{split}/")]
@@ -91,19 +91,6 @@ def _stem(name: str) -> str:
     """ "./train/a.jpg" → "train/a"."""
     path = PurePosixPath(name)
     return (path.with_suffix("") if path.suffix.lower() in SUFFIXES else path).as_posix()
-
-
-def _by_stem(folder: Path) -> dict[str, str]:
-    """The image files below a folder, by their relative paths without the suffix."""
-    if not folder.is_dir():
-        return {}
-    found: dict[str, str] = {}
-    for file in walk_images(folder):
-        stem = file.rpartition(".")[0]
-        if stem in found:
-            raise DataError(f"{folder}: two files have the same name, {found[stem]} and {file}")
-        found[stem] = file
-    return found
 
 
 def _sub_folders(files: Mapping[str, str]) -> list[str]:

@@ -1,12 +1,11 @@
 """Progress of long work: a bar on a terminal, a few plain lines in a log, nothing with --quiet."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING, Protocol
-
-from skipbench.engine.terminal import is_plain
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -165,6 +164,13 @@ class _Lines:
 def _say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
+
+
+def is_plain() -> bool:
+    """No escape codes, no animation."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return True
+    return not (sys.stdout.isatty() or sys.stderr.isatty())
 
 
 def _is_animated() -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from skipbench.datasets.common.types import Colour, Item, Labels, Listing
 from skipbench.errors import DataError
+from skipbench.images import walk_images
 
 FACTS = Path(__file__).parents[1] / "facts"
 
@@ -19,6 +20,20 @@ def stems(folder: Path, suffix: str) -> set[str]:
     except OSError as error:
         raise DataError(f"cannot read the folder {folder}: {error.strerror}") from None
     return {name[: -len(suffix)] for name in found if name.endswith(suffix) and name[0] != "."}
+
+
+def by_stem(folder: Path, deep: bool = True) -> dict[str, str]:
+    """The image files of a folder, by their relative paths without the suffix. deep: those of its
+    sub-folders, too."""
+    found: dict[str, str] = {}
+    for file in walk_images(folder) if folder.is_dir() else ():
+        stem = file.rpartition(".")[0]
+        if "/" in file and not deep:
+            continue
+        if stem in found:
+            raise DataError(f"{folder}: two files have the same name, {found[stem]} and {file}")
+        found[stem] = file
+    return found
 
 
 def pairs(images: Path, masks: Path, labels: Labels | None) -> Listing:

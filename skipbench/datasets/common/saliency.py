@@ -7,7 +7,6 @@ The official folders are recognised by their names. Repacked, all these data set
 and gt/), so such folders count only inside a folder that has the name of the data set.
 """
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,10 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from skipbench.datasets.common.files import first_folder, palette
+from skipbench.datasets.common.files import by_stem, first_folder, palette
 from skipbench.datasets.common.types import Item, Labels, Listing, Source, Split
-from skipbench.errors import DataError
-from skipbench.images import SUFFIXES
 
 IMAGES = ("img", "imgs", "Imgs", "image", "images", "Image", "Images")
 MASKS = ("gt", "GT", "mask", "masks", "Mask", "Masks", "ground_truth_mask")
@@ -72,7 +69,7 @@ class Saliency(Source):
         if found is None:
             return Listing([], lambda name: Item(name, folder / name))
         images, masks = found
-        files, mask_files = by_stem(images), by_stem(masks)
+        files, mask_files = (by_stem(f, deep=False) for f in found)
 
         def make(name: str) -> Item:
             mask = masks / mask_files.get(name, f"{name}.png")
@@ -97,20 +94,3 @@ def _names(folder: Path) -> set[str]:
     """Its name, and that of a link's target: "DUT-OMRON" → "dutomron"."""
     called = {folder.absolute().name, folder.resolve().name}
     return {re.sub(r"[^a-z0-9]", "", name.lower()) for name in called}
-
-
-def by_stem(folder: Path) -> dict[str, str]:
-    """The image files in a folder, by their names without the suffix. No file is opened."""
-    try:
-        files = os.listdir(folder)  # noqa: PTH208 - thousands of names, no Path for each
-    except OSError as error:
-        raise DataError(f"cannot read the folder {folder}: {error.strerror}") from None
-    found: dict[str, str] = {}
-    for file in sorted(files):
-        stem, dot, ending = file.rpartition(".")
-        if file[0] == "." or dot + ending.lower() not in SUFFIXES:
-            continue
-        if stem in found:
-            raise DataError(f"{folder}: two files have the same name, {found[stem]} and {file}")
-        found[stem] = file
-    return found
