@@ -21,7 +21,7 @@ ALLOWED = {
     "errors": set(),
     "records": set(),
     "metrics": set(),
-    "console": set(),
+    "console": {"engine"},
     "manual": {"errors"},
     "files": {"errors"},
     "record_store": BASE,
