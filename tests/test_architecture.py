@@ -135,7 +135,7 @@ def test_nothing_else_imports_from_the_folder_of_an_evaluation():
         if not any(folder in path.parents for folder in folders)
         and set(EVALUATIONS) & set(evaluations_named(path))
     }
-    assert found <= {"calls.py", "evaluations/data.py"}
+    assert found <= {"calls.py"}
 
 
 def test_no_text_of_the_package_lists_the_evaluations():

@@ -35,10 +35,10 @@ class Pca(Evaluation):
         return {"ckpts": ckpts, "images": f"{OF_DATASET}{dataset}"}
 
     def open_data(self, settings: PcaSettings) -> "list[Dataset]":
-        from skipbench.evaluations.data import open_pictures
+        from skipbench.evaluations.pca.images import open_images
 
         return [
-            open_pictures(
+            open_images(
                 settings.images, split=settings.split, root=settings.data_root,
                 limit=settings.most_images, skip_bad=settings.skip_bad,
             )

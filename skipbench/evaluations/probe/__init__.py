@@ -29,7 +29,10 @@ class Probe(Evaluation):
     def open_data(self, settings: ProbeSettings) -> "list[Dataset]":
         from skipbench.evaluations.data import open_splits
 
-        return list(open_splits(settings.dataset, settings.resolved, **settings.of_training_data()))
+        protocol, given = settings.resolved, settings.of_training_data()
+        split = protocol.train_splits.get(settings.dataset, "train")
+        given["train_images"] = given["train_images"] or protocol.train_images.get(settings.dataset)
+        return list(open_splits(settings.dataset, train_split=split, **given))
 
     def remarks(self, result: "Result") -> list[str]:
         found = []
