@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 if TYPE_CHECKING:
-    from skipbench.backbones.vit import Backbone
+    from skipbench.backbones.vit import ViTBackbone
 
 
 def seconds(work: Callable[..., object], *arguments: object) -> float:
@@ -42,15 +42,15 @@ def photographs() -> list[np.ndarray]:
     return [photo() for photo in (data.chelsea, data.coffee, data.astronaut, data.rocket)]
 
 
-def vit_s16() -> "Backbone":
+def vit_s16() -> "ViTBackbone":
     """With random weights."""
-    from skipbench.backbones.vit import Backbone
+    from skipbench.backbones.vit import ViTBackbone
     from skipbench.checkpoints import Checkpoint
     from skipbench.demo import make_weights, small_facts
 
     facts = small_facts(width=384, depth=12, heads=6)
     facts = replace(facts, name="random ViT-S/16", sha256="0" * 64)
-    return Backbone(Checkpoint(make_weights("skip", facts), facts), "skip")
+    return ViTBackbone(Checkpoint(make_weights("skip", facts), facts), "skip")
 
 
 def save_vit_s16(path: Path, depth: int = 12) -> Path:

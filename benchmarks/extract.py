@@ -25,7 +25,7 @@ from _shared import divide, photographs, print_peak_memory, quartiles, seconds, 
 from PIL import Image
 from timm.models.vision_transformer import VisionTransformer
 
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.vit import ViTBackbone
 from skipbench.engine import progress
 from skipbench.engine.machine import peak_bytes
 from skipbench.features.plan import make_plan
@@ -51,7 +51,7 @@ def make_jpegs(folder: Path, count: int) -> None:
         crop.save(folder / f"{i:05d}.jpg", quality=90)
 
 
-def make_timm(backbone: Backbone) -> VisionTransformer:
+def make_timm(backbone: ViTBackbone) -> VisionTransformer:
     """The same weights in timm's class, with a position embedding of the input size."""
     model = VisionTransformer(
         img_size=448, patch_size=16, embed_dim=384, depth=12, num_heads=6, num_classes=0,
@@ -94,7 +94,7 @@ def run_jpeg(extractor: Extractor, items: list[ImageItem]) -> None:
         pass
 
 
-def run_stored(backbone: Backbone, items: list[ImageItem], folder: Path) -> None:
+def run_stored(backbone: ViTBackbone, items: list[ImageItem], folder: Path) -> None:
     open_store(backbone, items, SPEC, cache=folder).close()
 
 

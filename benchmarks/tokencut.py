@@ -48,7 +48,7 @@ from scipy import ndimage
 from scipy.linalg import eigh
 
 import skipbench
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.vit import ViTBackbone
 from skipbench.engine import progress
 from skipbench.evaluations.tokencut.graph import Graphs, link
 from skipbench.evaluations.tokencut.method import cut, tokencut
@@ -101,7 +101,7 @@ def plain_graph(tokens: torch.Tensor) -> torch.Tensor:
 class Turn:
     """One batch of images, processed by every variant."""
 
-    def __init__(self, backbone: Backbone, pictures: list[np.ndarray], tensor: str) -> None:
+    def __init__(self, backbone: ViTBackbone, pictures: list[np.ndarray], tensor: str) -> None:
         self.backbone, self.tensor = backbone, tensor
         self.patch = backbone.facts.patch
         self.side = pictures[0].shape[0] // self.patch

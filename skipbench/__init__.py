@@ -15,7 +15,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "Backbone": "skipbench.backbones.vit",
+    "Backbone": "skipbench.backbones.base",
     "Checkpoint": "skipbench.checkpoints",
     "CheckpointFacts": "skipbench.records",
     "Dataset": "skipbench.datasets",

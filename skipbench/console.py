@@ -1,4 +1,8 @@
-"""Printing for people: a console that tolerates a closed pipe, and plain tables."""
+"""Printing for people: control characters in names are made visible, a closed pipe is tolerated.
+
+Everything that a command prints goes through `echo` or `page`; notes and errors through
+`cli/running.py`, progress through `engine/progress.py`.
+"""
 
 import io
 import os
@@ -8,11 +12,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from skipbench.engine.progress import is_plain
+from skipbench.errors import printable, printable_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
+    from rich.text import Text
 
 
 def prepare_streams() -> None:
@@ -31,14 +37,22 @@ def reader_has_gone() -> NoReturn:
     raise typer.Exit(0)
 
 
+def echo(text: object = "", err: bool = False, nl: bool = True) -> None:
+    typer.echo(printable_lines(str(text)), err=err, nl=nl)
+
+
 def page(**options: Any) -> "Console":
     from rich.console import Console
 
     class Page(Console):
+        def render_str(self, text: str, **style: Any) -> "Text":
+            """Of all strings, also those in tables: their markup becomes style."""
+            return super().render_str(printable_lines(text), **style)
+
         def on_broken_pipe(self) -> None:
             reader_has_gone()
 
-    return Page(**options)
+    return Page(emoji=False, **options)
 
 
 def wide_page(**options: Any) -> "Console":
@@ -56,17 +70,10 @@ def plain_table(**style: Any) -> Any:
 
 
 def shown(text: object) -> str:
-    """Text from outside, without markup and without control sequences."""
+    """Text from outside within a line of markup."""
     from rich.markup import escape
 
     return escape(printable(str(text)))
-
-
-def printable(text: str) -> str:
-    """Control characters, and what is no text, are written out."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def open_in_browser(path: "Path") -> None:
@@ -78,4 +85,4 @@ def open_in_browser(path: "Path") -> None:
     except (OSError, webbrowser.Error):
         opened = False
     if not opened:
-        typer.echo("no browser found; open the page yourself", err=True)
+        echo("no browser found; open the page yourself", err=True)

@@ -87,7 +87,7 @@ def make_checkpoints(folder: Path) -> tuple[Path, Path]:
     skipless = save_checkpoint(
         folder / "skipless.safetensors",
         make_weights("skipless", facts),
-        {**told, "heads": facts.heads, "epoch": 0},
+        {**told, "heads": facts.heads or 0, "epoch": 0},
     )
     return skip, skipless
 

@@ -52,11 +52,28 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    return f" Did you mean '{printable(near[0])}'?" if near else ""
 
 
 def some_of(names: Iterable[str], most: int = 6) -> str:
-    """ "a, b, c … (12 in all)": a list short enough for a message."""
+    """ "a, b, c … (12 in total)": a list short enough for a message."""
     names = list(names)
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} … ({len(names)} in all)"
+    shown = ", ".join(map(printable, names[:most]))
+    return shown if len(names) <= most else f"{shown} … ({len(names)} in total)"
+
+
+def count_of(number: int, one: str, several: str = "") -> str:
+    """ "1 image", "2,000 images"."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
+def printable(text: str) -> str:
+    """One line: control characters, and what is no text, are written out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines."""
+    return "\n".join(map(printable, text.split("\n")))

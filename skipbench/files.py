@@ -60,6 +60,7 @@ def ensure_space(need: int, folder: Path, what: str) -> None:
 def write_whole(path: Path, data: bytes) -> None:
     """Atomic: the file appears complete or not at all, even if the machine crashes."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.partial")
+    _partial_files.add(partial)
     try:
         with partial.open("wb") as file:
             file.write(data)
@@ -67,9 +68,24 @@ def write_whole(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        with suppress(OSError):  # its folder may be a file
-            partial.unlink(missing_ok=True)
         raise _write_error(path, error) from None
+    finally:
+        _remove(partial)
+        _partial_files.discard(partial)
+
+
+_partial_files: set[Path] = set()  # that this process is writing
+
+
+def remove_partial_files() -> None:
+    """At its end, if it is stopped meanwhile."""
+    for path in list(_partial_files):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # its folder may be a file
+        path.unlink(missing_ok=True)
 
 
 def write_csv(path: Path, rows: Iterable[Iterable[object]]) -> None:

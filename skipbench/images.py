@@ -6,6 +6,7 @@ converted, 16 bits scaled to 8, alpha dropped. A mask keeps its values.
 """
 
 import hashlib
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,16 +14,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from PIL import Image
 
 from skipbench.errors import DataError, UsageError, did_you_mean
-from skipbench.records import Side, Size
+from skipbench.records import IMAGENET, Preprocessing, Side, Size
 
 if TYPE_CHECKING:
     import torch
+
+log = logging.getLogger("skipbench")
 
 # Part of the key of stored features: raise it whenever a pixel that reaches the model changes.
 TRANSFORM_VERSION = 2  # 2: bilinear instead of bicubic
@@ -32,8 +35,6 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 IGNORED = 255  # in decoded masks: a pixel that is not scored
 
-MEAN_RGB = (0.485, 0.456, 0.406)
-STD_RGB = (0.229, 0.224, 0.225)
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".gif"})
 MOST_PIXELS = 180_000_000  # more is taken for a decompression bomb
 
@@ -76,6 +77,9 @@ class ImageItem:
         return f"{stat.st_size} {stat.st_mtime_ns}"
 
 
+AnImage = TypeVar("AnImage", bound=Picture)
+
+
 def fingerprint(pictures: Iterable[Picture]) -> str:
     """Of the names and marks of images, in order."""
     digest = hashlib.sha256()
@@ -114,22 +118,63 @@ def _items_at(source: Path) -> list[ImageItem]:
 
 
 def walk_images(folder: Path) -> list[str]:
-    """The image files below a folder, by relative path, sorted; hidden ones are left out."""
-    found = []
-    for place, folders, files in os.walk(folder, onerror=_cannot_walk):
-        folders[:] = [name for name in folders if name[0] != "."]
-        below = Path(place).relative_to(folder).as_posix()
-        prefix = "" if below == "." else f"{below}/"
-        found += [
-            prefix + name
-            for name in files
-            if name[0] != "." and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122
-        ]
-    return sorted(found)
+    """The image files below a folder, by relative path, sorted; hidden ones are left out. Links to
+    folders are followed, unless they lead back to a folder that contains them."""
+    return sorted(_walk(str(folder), "", (os.path.realpath(folder),)))
 
 
-def _cannot_walk(error: OSError) -> None:
-    raise DataError(f"cannot read the folder {error.filename}: {error.strerror}") from None
+def _walk(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[str]:
+    """above: the real folders from the first to this one."""
+    try:
+        entries = [entry for entry in os.scandir(folder) if entry.name[0] != "."]
+    except OSError as error:
+        raise DataError(f"cannot read the folder {folder}: {error.strerror}") from None
+    for entry in entries:
+        if _is_folder(entry):
+            link = entry.is_symlink()
+            real = os.path.realpath(entry.path) if link else f"{above[-1]}/{entry.name}"
+            if link and any(_contains(real, one) for one in above):
+                _warn(f"{entry.path}: not followed: it links to {real}, a folder it is in")
+            else:
+                yield from _walk(entry.path, f"{prefix}{entry.name}/", (*above, real))
+        elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:  # noqa: PTH122
+            yield prefix + entry.name
+        elif entry.is_symlink() and not Path(entry).exists():
+            _warn(f"{entry.path}: left out: a broken link to {Path(entry).readlink()}")
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, or to where nobody may look
+        return False
+
+
+def _contains(folder: str, other: str) -> bool:
+    return os.path.commonpath((folder, other)) == folder
+
+
+@cache
+def _warn(words: str) -> None:
+    """Once: a folder is listed several times."""
+    log.warning("%s", words)
+
+
+def drawn(names: Sequence[str], count: int, seed: int) -> list[int]:
+    """The places of a random subset, in order: those of the lowest hashes of seed and name, so the
+    same on every machine, whatever the order of the files. A smaller one is part of a larger one.
+    """
+    digests = [hashlib.sha256(os.fsencode(f"{seed}:{name}")).digest() for name in names]
+    return sorted(sorted(range(len(names)), key=digests.__getitem__)[:count])
+
+
+def part_of(
+    items: Sequence[AnImage], limit: int | None, sample: int | None, seed: int
+) -> list[AnImage]:
+    """`--limit`: the first; `--sample`: random ones; neither: all."""
+    if sample is not None:
+        return [items[place] for place in drawn([item.name for item in items], sample, seed)]
+    return list(items[:limit])
 
 
 def _siblings(path: Path) -> list[Path]:
@@ -402,12 +447,14 @@ def stack(images: Sequence[np.ndarray], patch: int) -> "torch.Tensor":
     return torch.from_numpy(batch)
 
 
-def normalise(batch: "torch.Tensor", sizes_hw: Sequence[tuple[int, int]]) -> "torch.Tensor":
-    """NCHW uint8 → float32, ImageNet mean and deviation; padding is zero *after* normalising."""
+def normalise(
+    batch: "torch.Tensor", sizes_hw: Sequence[tuple[int, int]], how: Preprocessing = IMAGENET
+) -> "torch.Tensor":
+    """NCHW uint8 → float32 by mean and deviation; padding is zero *after* normalising."""
     import torch
 
-    mean = torch.tensor(MEAN_RGB, device=batch.device).view(3, 1, 1) * 255
-    std = torch.tensor(STD_RGB, device=batch.device).view(3, 1, 1) * 255
+    mean = torch.tensor(how.mean, device=batch.device).view(3, 1, 1) * 255
+    std = torch.tensor(how.std, device=batch.device).view(3, 1, 1) * 255
     images = batch.float().sub_(mean).div_(std)
     for image, (height, width) in zip(images, sizes_hw, strict=True):
         image[:, height:] = 0
@@ -415,7 +462,7 @@ def normalise(batch: "torch.Tensor", sizes_hw: Sequence[tuple[int, int]]) -> "to
     return images
 
 
-def embedded_photographs(size_hw: tuple[int, int]) -> "torch.Tensor":
+def embedded_photographs(size_hw: tuple[int, int], how: Preprocessing = IMAGENET) -> "torch.Tensor":
     """Four photographs shipped with scikit-image (cat, cup, face, rocket), normalised."""
     from skimage import data
 
@@ -424,4 +471,4 @@ def embedded_photographs(size_hw: tuple[int, int]) -> "torch.Tensor":
         np.asarray(Image.fromarray(photo()).resize((width, height), Image.Resampling.BICUBIC))
         for photo in (data.chelsea, data.coffee, data.astronaut, data.rocket)
     ]
-    return normalise(stack(photos, 1), [size_hw] * len(photos))
+    return normalise(stack(photos, 1), [size_hw] * len(photos), how)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args
 
 import torch
 
+from skipbench.backbones.base import Backbone, Model
 from skipbench.backbones.health import Choice, choose_variant, examine
-from skipbench.backbones.vit import Backbone
-from skipbench.checkpoints import Checkpoint, Expected, open_checkpoint
+from skipbench.backbones.vit import vit_model
+from skipbench.checkpoints import Expected, open_checkpoint
 from skipbench.datasets import Dataset
 from skipbench.engine.device import choose_device, choose_precision
 from skipbench.errors import NumbersError, UnclearVariant, UsageError
@@ -26,7 +27,7 @@ from skipbench.features.layers import parse_layers
 from skipbench.features.source import default_workers
 from skipbench.features.store import FeatureStore, open_store
 from skipbench.files import ensure_writable
-from skipbench.images import ImageItem, Picture, find_images, padded, parse_size
+from skipbench.images import ImageItem, find_images, padded, parse_size, part_of
 from skipbench.record_store import find_result, relabel, write_result
 from skipbench.records import (
     LABELS,
@@ -127,7 +128,7 @@ class Reading(TypedDict, total=False):
 class Inspection:
     """Everything `skipbench inspect` shows."""
 
-    checkpoint: Checkpoint
+    model: Model
     verdict: Verdict
     choice: Choice | None  # None: skip or skipless is unclear
     device: torch.device
@@ -139,8 +140,8 @@ class Inspection:
 
     def require_sound(self) -> Choice:
         """The variant that is run; an error where it is broken, or unclear."""
-        name = self.checkpoint.facts.name
-        for health in [self.health] if self.health else [self.verdict.skip, self.verdict.skipless]:
+        name = self.model.facts.name
+        for health in [self.health] if self.health else self.verdict.variants:
             if health.finite:
                 break
         else:
@@ -155,39 +156,44 @@ class Inspection:
 
     def backbone(self, precision: str = "auto") -> Backbone:
         how = choose_precision(precision, self.device)
-        return Backbone(self.checkpoint, self.require_sound().residual, self.device, how)
+        return self.model.backbone(self.require_sound().residual, self.device, how)
 
 
 def inspect(source: str | Path, **reading: Unpack[Reading]) -> Inspection:
     """Open a checkpoint and find out, on a few photographs, whether it is skip or skipless."""
     asked = _asked(reading.get("residual", "auto"))
     where = choose_device(reading.get("device", "auto"))
-    checkpoint = open_checkpoint(
+    opened = open_model(
         source,
         weights=reading.get("weights"),
         expected=reading.get("expected"),
         position_rule=reading.get("position_rule"),
     )
-    checkpoint = labelled(checkpoint, reading.get("labels") or {})
-    name = checkpoint.facts.name
-    for note in checkpoint.facts.notes:
-        log.info("%s: %s", name, note)
-    verdict = examine(checkpoint, where)
-    choice = choose_variant(checkpoint.facts, asked, verdict)
+    model = labelled(opened, reading.get("labels") or {})
+    facts = model.facts
+    for note in facts.notes:
+        log.info("%s: %s", facts.name, note)
+    verdict = examine(model, where)
+    choice = choose_variant(facts, asked, verdict)
     if choice and choice.warning:
         log.warning("%s", choice.warning)
-    elif choice and asked is None and checkpoint.facts.residual is None:
-        log.info("%s: taken as %s; %s", name, choice.residual, verdict.reason)
-    return Inspection(checkpoint, verdict, choice, where)
+    elif choice and asked is None and facts.residual is None:
+        log.info("%s: taken as %s; %s", facts.name, choice.residual, verdict.reason)
+    return Inspection(model, verdict, choice, where)
 
 
-def labelled(checkpoint: Checkpoint, labels: Mapping[str, str | int]) -> Checkpoint:
+def open_model(source: str | Path, **reading: Any) -> Model:
+    """The family that knows it opens it."""
+    return vit_model(open_checkpoint(source, **reading))
+
+
+def labelled(model: Model, labels: Mapping[str, str | int]) -> Model:
     """With what the user says of it, where the file says nothing or something else."""
     if unknown := set(labels) - set(LABELS):
         raise UsageError(f"no label {sorted(unknown)[0]!r}; give {', '.join(LABELS)}")
-    sources = {**checkpoint.facts.sources, **dict.fromkeys(labels, TOLD)}
-    facts = replace(checkpoint.facts, sources=sources, **labels)  # type: ignore[arg-type]
-    return replace(checkpoint, facts=facts)
+    sources = {**model.facts.sources, **dict.fromkeys(labels, TOLD)}
+    facts = replace(model.facts, sources=sources, **labels)  # type: ignore[arg-type]
+    return replace(model, facts=facts)
 
 
 def load_backbone(
@@ -211,17 +217,24 @@ def extract(
     size: str | int = "448",
     store_dtype: str = "fp16",
     limit: int | None = None,
+    sample: int | None = None,
+    subset_seed: int = 0,
     cache: str | Path | None = None,
     cache_limit: int = DEFAULT_LIMIT,
     batch_size: int | None = None,
     workers: int | None = None,
 ) -> FeatureStore:
-    """The features of images, folders or a data set: from the cache, or computed and kept there."""
-    items: Sequence[Picture]
+    """The features of images, folders or a data set: from the cache, or computed and kept there.
+
+    limit: of the first images alone; sample: of random ones.
+    """
+    items: Sequence[ImageItem]
     if isinstance(images, Dataset):
-        items = images.items if limit is None else list(images)[:limit]
+        items = images.items
     else:
-        items = find_images([images] if isinstance(images, str | Path) else images)[:limit]
+        items = find_images([images] if isinstance(images, str | Path) else images)
+    if (limit, sample) != (None, None):
+        items = part_of(items, limit, sample, subset_seed)
     if store_dtype not in get_args(StoreDtype):
         raise UsageError(f"no store dtype {store_dtype!r}; give fp16 or fp32")
     spec = FeatureSpec(
@@ -243,17 +256,13 @@ def extract(
 
 
 def log_adaptation(backbone: Backbone, spec: FeatureSpec) -> None:
-    facts, (rows, columns) = backbone.facts, backbone.facts.grid_hw
-    if spec.size is None or isinstance(spec.size, Side):
-        new = "each image's grid"
-    else:
-        height, width = padded(spec.size, facts.patch)
-        if (height, width) != spec.size:
-            log.info("images are padded from %d×%d to %d×%d", *spec.size, height, width)
-        new = f"{height // facts.patch}×{width // facts.patch}"
-    if new != f"{rows}×{columns}":
-        rule = facts.position_rule
-        log.info("positions of %d×%d patches interpolated to %s (%s)", rows, columns, new, rule)
+    size_hw = None
+    if spec.size is not None and not isinstance(spec.size, Side):
+        size_hw = padded(spec.size, backbone.patch)
+        if size_hw != spec.size:
+            log.info("images are padded from %d×%d to %d×%d", *spec.size, *size_hw)
+    if adapted := backbone.adaptation(size_hw):
+        log.info("%s", adapted)
 
 
 def _asked(residual: str) -> Residual | None:

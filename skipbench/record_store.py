@@ -3,7 +3,9 @@
     results/<id>.json    one evaluation
     results/<id>.npz     its arrays by image, for paired comparisons
 
-The arrays are written first, so that a record is never without them.
+The arrays are written first, so that a record is never without them. Two more entries of the file
+say whether it is still what was written: `arrays`, the sha256 of the .npz, and `digest`, that of
+everything else in the record. Records of schema 1 have neither.
 """
 
 import hashlib
@@ -30,10 +32,14 @@ log = logging.getLogger("skipbench")
 
 def result_id(evaluation: str, dataset: str, determines: Mapping[str, Any]) -> str:
     """ "probe-voc-3f2a9c01b7de": the same for the same work, on every machine."""
-    content = json.dumps(determines, sort_keys=True, allow_nan=False)
-    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", dataset).strip("-.")[:60] or "data"
-    return f"{evaluation}-{name}-{digest}"
+    return f"{evaluation}-{name}-{digest_of(determines)[:12]}"
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """The same however a file with this content is laid out."""
+    text = json.dumps(content, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def plain_result(**parts: Any) -> Result:
@@ -43,8 +49,9 @@ def plain_result(**parts: Any) -> Result:
 
 def write_result(folder: Path, result: Result, arrays: Mapping[str, np.ndarray]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / f"{result.id}.npz", packed(arrays))
-    return _write_record(folder, result)
+    data = packed(arrays)
+    write_whole(folder / f"{result.id}.npz", data)
+    return _write_record(folder, result, hashlib.sha256(data).hexdigest())
 
 
 def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -54,10 +61,15 @@ def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
     return buffer.getvalue()
 
 
-def _write_record(folder: Path, result: Result) -> Path:
-    path = folder / f"{result.id}.json"
-    text = _readable(result.to_json())
-    write_whole(path, text.encode("utf-8", "surrogateescape"))
+def _write_record(folder: Path, result: Result, arrays: str) -> Path:
+    """arrays: the sha256 of their file. A record of schema 1 stays one."""
+    path, content = folder / f"{result.id}.json", result.to_json()
+    if result.determines is None:
+        del content["determines"]
+    else:
+        content["arrays"] = arrays
+        content["digest"] = digest_of(content)
+    write_whole(path, _readable(content).encode("utf-8", "surrogateescape"))
     return path
 
 
@@ -72,7 +84,7 @@ def relabel(folder: Path, found: Result, facts: CheckpointFacts) -> Result:
     sources = {**found.checkpoint.get("sources", {}), **dict.fromkeys(told, TOLD)}
     checkpoint = {**found.checkpoint, **told, "sources": sources}
     changed = replace(found, checkpoint=checkpoint)
-    _write_record(folder, changed)
+    _write_record(folder, changed, _content(folder / f"{found.id}.json")["arrays"])
     return changed
 
 
@@ -92,24 +104,50 @@ def _readable(value: Any, indent: str = "") -> str:
 
 
 def read_result(path: Path) -> Result:
+    content = _content(path)
+    return Result(**{name: content[name] for name in PARTS})
+
+
+PARTS = {field.name for field in fields(Result)}
+DIGESTS = {"arrays", "digest"}
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """All parts and digests of a sound record; None for those that schema 1 does not have."""
     try:
         content = parse_json(path.read_bytes())
     except FileNotFoundError:
         raise DataError(f"no record at {path}") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: damaged record ({error})") from None
-    known = {field.name for field in fields(Result)}
     schema = content.get("schema") if isinstance(content, dict) else None
     if isinstance(schema, int) and schema > RESULT_SCHEMA:
         raise DataError(
             f"{path}: a record of schema {schema}, made by a newer skipbench; "
             f"this one reads up to {RESULT_SCHEMA}"
         )
-    if not isinstance(schema, int) or set(content) != known:
+    lacking = {"determines", *DIGESTS} if schema == 1 else set()
+    if not isinstance(schema, int) or set(content) != (PARTS | DIGESTS) - lacking:
         raise DataError(f"{path}: no skipbench record, or a damaged one")
-    if wrong := _misshapen(content):
+    if wrong := _misshapen(content) or ("" if lacking else _altered(path.stem, content)):
         raise DataError(f"{path}: damaged record ({wrong})")
-    return Result(**content)
+    return dict.fromkeys(lacking) | content
+
+
+def _altered(stem: str, content: Mapping[str, Any]) -> str:
+    """How it is not what was written, in a few words; empty if it is."""
+    try:
+        digest = digest_of({k: v for k, v in content.items() if k != "digest"})
+        identity = result_id(
+            content["evaluation"], content["dataset"]["name"], content["determines"]
+        )
+    except ValueError as error:  # 1e999
+        return str(error)
+    if digest != content["digest"]:
+        return "changed after it was written; run its evaluation again"
+    if identity != content["id"]:
+        return "its id is not that of its settings"
+    return "" if stem == identity else f"rename it to {identity}.json"
 
 
 def parse_json(data: bytes) -> Any:
@@ -189,8 +227,16 @@ DAMAGE = (
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Of a record, as they were written with it."""
+    return read_npz(path, sha256=_content(path.with_suffix(".json"))["arrays"])
+
+
+def read_npz(path: Path, sha256: str | None = None) -> dict[str, np.ndarray]:
     try:
-        return unpacked(path.read_bytes())
+        content = path.read_bytes()
+        if sha256 not in (None, hashlib.sha256(content).hexdigest()):
+            raise ValueError("not the arrays of its record; run its evaluation again")
+        return unpacked(content)
     except DAMAGE as error:
         raise DataError(f"{path}: missing or damaged ({error})") from None
 

@@ -35,28 +35,44 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
+class Preprocessing:
+    """What is done to pixels between 0 and 1 before a model sees them."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"  # of the resized image
+
+
+IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+@dataclass(frozen=True)
 class CheckpointFacts:
-    """What a weights file is, and in `sources`, for each fact, where it was read."""
+    """What a weights file is, and in `sources`, for each fact, where it was read.
+
+    None stands for what the file does not say, or what this architecture does not have.
+    """
 
     name: str  # file name, or timm:NAME
     sha256: str
-    layout: str  # dino, dinov2, ibot, mae, mocov3, deit, timm, transformers, skipbench
+    layout: str  # dino, dinov2, ibot, mae, …; of other families, the class of the model
     weights: str | None  # "teacher" or "student" where the file has both or either
-    width: int
+    width: int  # of the last block
     depth: int
     patch: int
-    heads: int
-    mlp_width: int
-    gated_mlp: bool  # SwiGLU, as DINOv2's largest model
-    registers: int
-    layer_scale: bool
-    grid_hw: tuple[int, int]  # of the stored position embedding
-    position_rule: PositionRule
-    norm_eps: float
-    epoch: int | None
-    optimizer: str | None
-    residual: Residual | None  # None: the file does not say
-    initialisation: str | None
+    heads: int | None = None
+    mlp_width: int | None = None
+    gated_mlp: bool | None = None  # SwiGLU, as DINOv2's largest model
+    registers: int | None = None
+    layer_scale: bool | None = None
+    grid_hw: tuple[int, int] | None = None  # of the stored position embedding
+    position_rule: PositionRule | None = None
+    norm_eps: float | None = None
+    epoch: int | None = None
+    optimizer: str | None = None
+    residual: Residual | None = None
+    initialisation: str | None = None
+    preprocessing: Preprocessing = IMAGENET
     sources: Mapping[str, str] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)  # e.g. {"head": 4}: tensors not used
     notes: tuple[str, ...] = ()  # what a user should be told
@@ -121,7 +137,11 @@ class Verdict:
     winner: Residual | None  # None: unclear
     reason: str
     skip: VariantHealth
-    skipless: VariantHealth
+    skipless: VariantHealth | None  # None: the architecture cannot be run without residuals
+
+    @property
+    def variants(self) -> tuple[VariantHealth, ...]:
+        return (self.skip, self.skipless) if self.skipless else (self.skip,)
 
 
 @dataclass(frozen=True)
@@ -140,6 +160,9 @@ class Archive:
         return urlsplit(self.url).path.rpartition("/")[2]
 
 
+Chosen = Literal["first", "random"]  # by --limit, by --sample
+
+
 @dataclass(frozen=True)
 class DatasetFacts:
     """Which images a figure was made on."""
@@ -155,12 +178,20 @@ class DatasetFacts:
     classes: int
     fingerprint: str
     names: tuple[str, ...]
+    chosen: Chosen | None = None  # how a part was chosen, if the user asked for one
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-RESULT_SCHEMA = 1
+def chosen_words(chosen: Chosen | None, images: str) -> str:
+    """ "the first 200 images", "200 images drawn at random"."""
+    if chosen is None:
+        return images
+    return f"the first {images}" if chosen == "first" else f"{images} drawn at random"
+
+
+RESULT_SCHEMA = 2  # since 2, a record has a digest
 
 
 @dataclass(frozen=True)
@@ -177,6 +208,7 @@ class Result:
     training: Mapping[str, Any] | None  # and of those a head was trained on
     timing: Mapping[str, Any]  # seconds by stage, peak memory
     environment: Mapping[str, Any]
+    determines: Mapping[str, Any] | None  # what the id is the hash of; None before schema 2
     schema: int = RESULT_SCHEMA
 
     def to_json(self) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import csv
 import hashlib
+import json
+from dataclasses import replace
 from importlib.resources import files
 
 import numpy as np
@@ -60,6 +62,7 @@ def make_result(
     identity = [name, sha256, residual, depth, epoch, optimizer, blocks, seed, protocol, dataset]
     determines = {"all": identity, "data": data, "chosen": selected_on}
     determines |= {"features": features} if features else {}
+    determines = json.loads(json.dumps(determines))
     method = {"method": evaluation} if evaluation == "tokencut" else {}
     return plain_result(
         id=result_id(evaluation, dataset, determines),
@@ -99,7 +102,13 @@ def make_result(
         training=training,
         timing={"finished": "2026-01-02T03:04:05+00:00", "images": 8},
         environment={"skipbench": "0.1.0", "call": call},
+        determines=determines,
     )
+
+
+def of_schema_1(result, **changes):
+    """As the first versions wrote it: nothing in the file says whether it was changed."""
+    return replace(result, schema=1, determines=None, **changes)
 
 
 def counts_of(rng, images=40, classes=3, quality=0.7):

@@ -2,10 +2,9 @@
 
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
-from made import data_part, make_result
+from made import data_part, make_result, of_schema_1
 from PIL import Image
 
 from skipbench.record_store import write_result
@@ -87,6 +86,6 @@ def hostile_records(folder):
         result = make_result(**facts)
         write_result(folder, result, {})
         with_tiles(folder, result, own=re.sub(r"\W", "", name)[:20], legend=[[name, "#aabbcc"]])
-    rude = replace(make_result(), evaluation=SCRIPT, id="of-no-known-kind")
+    rude = of_schema_1(make_result(), evaluation=SCRIPT, id="of-no-known-kind")
     write_result(folder, rude, {})
     (folder / f"{SCRIPT.replace('/', '_')}.json").write_text("{")

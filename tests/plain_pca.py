@@ -118,13 +118,23 @@ class Plain:
 
     def scores(self, model, block, names, components=3, mask=False):
         """(height, width, components) and what is shown, by name: of one fit on all of these."""
+        fit, shown = self.fit(model, block, names, components, mask)
+        tokens = {name: self.tokens(model, name, block) for name in names}
+        return {n: (plain_scores(fit, tokens[n]), shown[n]) for n in names}
+
+    def fit(self, model, block, names, components, mask):
+        """scikit-learn's, and what is shown; of one image, with the signs of the one before."""
         tokens = {name: self.tokens(model, name, block) for name in names}
         shown = {name: np.ones(tokens[name].shape[:2], bool) for name in names}
         fit = plain_pca([tokens[n][shown[n]] for n in names], components)
         if mask:
             shown = plain_foreground({n: plain_scores(fit, tokens[n])[..., 0] for n in names})
             fit = plain_pca([tokens[n][shown[n]] for n in names], components)
-        return {n: (plain_scores(fit, tokens[n]), shown[n]) for n in names}
+        if len(names) == 1 and (number := NAMES.index(names[0])):
+            before, _ = self.fit(model, block, [NAMES[number - 1]], components, mask)
+            for axis, other in zip(fit.components_, before.components_, strict=True):
+                axis *= np.sign(axis @ other)
+        return fit, shown
 
     def aligned(self, reference, scores, models):
         """scores turned onto those of the reference; models: of both."""

@@ -21,7 +21,7 @@ ALLOWED = {
     "errors": set(),
     "records": set(),
     "metrics": set(),
-    "console": {"engine"},
+    "console": {"engine", "errors"},
     "manual": {"errors"},
     "files": {"errors"},
     "record_store": BASE,

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from skipbench.backbones.vit import Backbone
-from skipbench.checkpoints import Checkpoint
+from skipbench.backbones.base import Backbone, Model
 from skipbench.engine.machine import one_thread
-from skipbench.errors import NumbersError
+from skipbench.errors import NumbersError, UsageError
 from skipbench.images import embedded_photographs
 from skipbench.records import BlockHealth, CheckpointFacts, Residual, VariantHealth, Verdict
 
@@ -52,13 +51,12 @@ def effective_rank(tokens: torch.Tensor) -> torch.Tensor:
     return torch.special.entr(share).sum(-1).exp()
 
 
-def attention_distance(
-    queries: torch.Tensor, keys: torch.Tensor, grid_hw: tuple[int, int], heads: int
-) -> float:
+def attention_distance(queries: torch.Tensor, keys: torch.Tensor, heads: int) -> float:
     """Mean distance, in patches, from a patch to the patches it attends to.
 
     queries, keys: (images, height, width, channels). Attention among patches only.
     """
+    grid_hw = queries.shape[1:3]
     q, k = (x.flatten(1, 2).float().unflatten(-1, (heads, -1)) for x in (queries, keys))
     logits = torch.einsum("nqhd,nkhd->nhqk", q, k) / q.shape[-1] ** 0.5
     ys, xs = torch.meshgrid(*(torch.arange(float(n)) for n in grid_hw), indexing="ij")
@@ -69,35 +67,37 @@ def attention_distance(
 def block_health(backbone: Backbone, images: torch.Tensor) -> tuple[BlockHealth, ...]:
     """Statistics of the tokens before the first block and after each one."""
     with torch.inference_mode(), backbone.autocast():
-        embedded = backbone.embed(images.to(backbone.device))[:, 1 + backbone.facts.registers :]
-    rows = [_health(-1, embedded, None, None)]
+        embedded = backbone.embedding(images.to(backbone.device))
+    rows = [] if embedded is None else [_health(-1, embedded, None, None)]
+    attention = [name for name in ("queries", "keys") if name in backbone.tensors]
     try:
-        features = backbone(images, range(backbone.depth), ("tokens", "queries", "keys"))
+        features = backbone(images, range(backbone.depth), ("tokens", *attention))
     except NumbersError:
-        return (*rows, *_health_until_failure(backbone, images, rows[0].norm))
-    grid_hw = backbone.grid_hw((images.shape[2], images.shape[3]))
+        return (*rows, *_health_until_failure(backbone, images, rows))
     for block in range(backbone.depth):
-        queries, keys, tokens = (
-            features.patches[block, name] for name in ("queries", "keys", "tokens")
-        )
-        distance = attention_distance(queries, keys, grid_hw, backbone.facts.heads)
-        rows.append(_health(block, tokens.flatten(1, 2), rows[-1].norm, distance))
+        tokens, *both = (features.patches[block, name] for name in ("tokens", *attention))
+        heads = backbone.facts.heads
+        distance = attention_distance(both[0], both[1], heads) if heads and len(both) == 2 else None
+        before = rows[-1].norm if rows and comparable(backbone, block) else None
+        rows.append(_health(block, tokens.flatten(1, 2), before, distance))
     return tuple(rows)
 
 
+def comparable(backbone: Backbone, block: int) -> bool:
+    """Whether its tokens are of the same kind as those of the block before."""
+    return block == 0 or backbone.width(block) == backbone.width(block - 1)
+
+
 def _health_until_failure(
-    backbone: Backbone, images: torch.Tensor, norm: float
+    backbone: Backbone, images: torch.Tensor, before: list[BlockHealth]
 ) -> list[BlockHealth]:
-    rows: list[BlockHealth] = []
+    rows = list(before)
     with torch.inference_mode(), backbone.autocast():
-        x = backbone.embed(images.to(backbone.device))
-        for block, layer in enumerate(backbone.vit.blocks):
-            x = layer(x)
-            before = rows[-1].norm if rows else norm
-            rows.append(_health(block, x[:, 1 + backbone.facts.registers :], before, None))
+        for block, tokens in enumerate(backbone.block_by_block(images.to(backbone.device))):
+            rows.append(_health(block, tokens, rows[-1].norm if rows else None, None))
             if not rows[-1].finite:
                 break
-    return rows
+    return rows[len(before) :]
 
 
 def _health(
@@ -145,8 +145,10 @@ def assess(residual: Residual, blocks: tuple[BlockHealth, ...]) -> VariantHealth
     return VariantHealth(residual, blocks, kept, not against, tuple(against), tuple(notes))
 
 
-def judge(skip: VariantHealth, skipless: VariantHealth) -> Verdict:
+def judge(skip: VariantHealth, skipless: VariantHealth | None) -> Verdict:
     """A clear winner is plausible while the other variant is not."""
+    if skipless is None:
+        return Verdict("skip", "its architecture has residual connections", skip, None)
     if skip.plausible == skipless.plausible:
         if skip.plausible:
             reason = "both variants are plausible"
@@ -157,15 +159,17 @@ def judge(skip: VariantHealth, skipless: VariantHealth) -> Verdict:
     return Verdict(winner.residual, f"run {loser.residual}, {loser.against[0]}", skip, skipless)
 
 
-def examine(checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Verdict:
-    """Run both variants on the embedded photographs, in float32."""
-    patch = checkpoint.facts.patch
-    images = embedded_photographs((GRID_HW[0] * patch, GRID_HW[1] * patch))
+def examine(model: Model, device: torch.device | str = "cpu") -> Verdict:
+    """Run the variants on the embedded photographs, in float32."""
+    patch = model.facts.patch
+    size_hw = (GRID_HW[0] * patch, GRID_HW[1] * patch)
+    images = embedded_photographs(size_hw, model.facts.preprocessing)
 
     def health(residual: Residual) -> VariantHealth:
-        return assess(residual, block_health(Backbone(checkpoint, residual, device), images))
+        return assess(residual, block_health(model.backbone(residual, device), images))
 
-    return judge(health("skip"), health("skipless"))
+    both = "skipless" in model.variants
+    return judge(health("skip"), health("skipless") if both else None)
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,11 @@ def choose_variant(
     facts: CheckpointFacts, asked: Residual | None, verdict: Verdict
 ) -> Choice | None:
     """What the user says, else what the file states, else what the weights show; None: unclear."""
+    if asked == "skipless" and verdict.skipless is None:
+        raise UsageError(
+            f"{facts.name} ({facts.layout}) can only be run with its residual connections: leave "
+            "out --residual skipless"
+        )
     residual = asked or facts.residual
     source = "--residual" if asked else facts.sources.get("residual", "")
     if residual is None:

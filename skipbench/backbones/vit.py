@@ -1,12 +1,11 @@
-"""The vision transformer of every evaluation: timm's, frozen, with or without residuals.
+"""The vision transformer of DINO and its kin: timm's, frozen, with or without residuals.
 
-`Backbone` runs it once over a batch and returns the requested tensors of each block. There are no
-hooks: a block writes its queries, keys and values into a dictionary that the caller passes.
+`ViTBackbone` runs it once over a batch and returns the requested tensors of each block. There are
+no hooks: a block writes its queries, keys and values into a dictionary that the caller passes.
 """
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,16 +14,12 @@ import torch.nn.functional as F
 from timm.layers import Mlp, SwiGLUPacked
 from timm.models.vision_transformer import Block, VisionTransformer
 
+from skipbench.backbones.base import PROJECTIONS, Backbone, BlockOutputs, Column, Model
 from skipbench.backbones.positions import interpolate_positions
 from skipbench.checkpoints import Checkpoint
-from skipbench.errors import NumbersError, UsageError
-from skipbench.records import TENSORS, CheckpointFacts, PositionRule, Residual
+from skipbench.records import CheckpointFacts, PositionRule, Residual
 
-PROJECTIONS = ("queries", "keys", "values")
 Taps = dict[str, torch.Tensor]
-Column = tuple[int, str]  # block, tensor
-
-AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class SkipBlock(Block):
@@ -82,41 +77,36 @@ def make_vit(
     facts: CheckpointFacts, residual: Residual, qkv_bias: bool = True, initialise: bool = True
 ) -> ViT:
     """The architecture described by these facts, with timm's default initialisation or none."""
+    grid_hw, mlp_width, rule, eps = (
+        facts.grid_hw, facts.mlp_width, facts.position_rule, facts.norm_eps
+    )  # fmt: skip
+    assert grid_hw and mlp_width and rule and eps, "facts of a vision transformer"
     vit = ViT(
-        img_size=(facts.grid_hw[0] * facts.patch, facts.grid_hw[1] * facts.patch),
+        img_size=(grid_hw[0] * facts.patch, grid_hw[1] * facts.patch),
         patch_size=facts.patch,
         num_classes=0,
         embed_dim=facts.width,
         depth=facts.depth,
         num_heads=facts.heads,
-        mlp_ratio=facts.mlp_width / facts.width,
+        mlp_ratio=mlp_width / facts.width,
         qkv_bias=qkv_bias,
         init_values=1.0 if facts.layer_scale else None,
         no_embed_class=True,
         reg_tokens=facts.registers,
         dynamic_img_size=True,
-        norm_layer=partial(torch.nn.LayerNorm, eps=facts.norm_eps),
+        norm_layer=partial(torch.nn.LayerNorm, eps=eps),
         mlp_layer=SwiGLUPacked if facts.gated_mlp else Mlp,
         act_layer=torch.nn.SiLU if facts.gated_mlp else torch.nn.GELU,
         block_fn=BLOCKS[residual],
         weight_init="" if initialise else "skip",
     )
-    vit.position_rule = facts.position_rule
-    vit.position_grid_hw = facts.grid_hw
+    vit.position_rule = rule
+    vit.position_grid_hw = grid_hw
     return vit
 
 
-@dataclass(frozen=True)
-class BlockOutputs:
-    """The tokens of one batch, for each (block, tensor), by kind."""
-
-    patches: dict[Column, torch.Tensor]  # (images, height, width, channels)
-    class_token: dict[Column, torch.Tensor]  # (images, channels)
-    registers: dict[Column, torch.Tensor]  # (images, registers, channels)
-
-
-class Backbone:
-    """A checkpoint's weights in the architecture of one variant, frozen, on one device."""
+class ViTBackbone(Backbone):
+    """A checkpoint's weights in the architecture of one variant."""
 
     def __init__(
         self,
@@ -135,68 +125,29 @@ class Backbone:
         vit.load_state_dict(checkpoint.state, strict=True, assign=True)
         self.vit = vit.to(self.device).eval().requires_grad_(False)
 
-    @property
-    def depth(self) -> int:
-        return self.facts.depth
-
     def grid_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:
-        return size_hw[0] // self.facts.patch, size_hw[1] // self.facts.patch
+        return size_hw[0] // self.patch, size_hw[1] // self.patch
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        dtype = AUTOCAST[self.precision]
-        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
-
-    @torch.inference_mode()
-    def __call__(
-        self,
-        images: torch.Tensor,  # (images, 3, height, width), normalised, in whole patches
-        blocks: Iterable[int] = (-1,),
-        tensors: Sequence[str] = ("tokens_norm",),
+    def forward(
+        self, images: torch.Tensor, blocks: Sequence[int], tensors: Sequence[str]
     ) -> BlockOutputs:
-        """One forward pass, up to the last block that is needed. Block −1 is the last one."""
-        wanted = sorted({self._index(block) for block in blocks})
-        self._check_request(images, wanted, tensors)
-        images = images.to(self.device)
-        grid_hw = self.grid_hw((images.shape[2], images.shape[3]))
+        """Up to the last block that is needed."""
         taken: dict[Column, torch.Tensor] = {}
-        with self.autocast():
-            x = self.embed(images)
-            for index, block in enumerate(self.vit.blocks[: wanted[-1] + 1]):
-                taps: Taps | None = {} if index in wanted else None
-                if index == wanted[-1] and set(tensors) <= set(PROJECTIONS):
-                    project(block.attn, block.norm1(x), taps)  # the rest of the block is not needed
-                else:
-                    x = block(x, taps)
-                if taps is not None:
-                    taken |= self._take(index, x, taps, tensors)
-        if not all(bool(torch.isfinite(value).all()) for value in (x, *taken.values())):
-            raise NumbersError(self._first_failure(images))
-        return self._sort(taken, grid_hw)
+        x = self.embed(images)
+        for index, block in enumerate(self.vit.blocks[: blocks[-1] + 1]):
+            taps: Taps | None = {} if index in blocks else None
+            if index == blocks[-1] and set(tensors) <= set(PROJECTIONS):
+                project(block.attn, block.norm1(x), taps)  # the rest of the block is not needed
+            else:
+                x = block(x, taps)
+            if taps is not None:
+                taken |= self._take(index, x, taps, tensors)
+        return self._sort(taken, self.grid_hw((images.shape[2], images.shape[3])))
 
     def embed(self, images: torch.Tensor) -> torch.Tensor:
         """Class, register and patch tokens before the first block."""
         tokens: torch.Tensor = self.vit._pos_embed(self.vit.patch_embed(images))
         return tokens
-
-    def _index(self, block: int) -> int:
-        if not -self.depth <= block < self.depth:
-            raise UsageError(
-                f"no block {block}: {self.facts.name} has blocks 0 to {self.depth - 1}"
-            )
-        return block % self.depth
-
-    def _check_request(
-        self, images: torch.Tensor, wanted: Sequence[int], tensors: Sequence[str]
-    ) -> None:
-        if not wanted or not tensors:
-            raise UsageError("no block or no tensor was requested")
-        if unknown := set(tensors) - set(TENSORS):
-            raise UsageError(f"no tensor {sorted(unknown)[0]!r}; known: {', '.join(TENSORS)}")
-        height, width = images.shape[2:]
-        if height % self.facts.patch or width % self.facts.patch:
-            raise UsageError(
-                f"images of {height}×{width} are not whole patches of {self.facts.patch}"
-            )
 
     def _take(
         self, index: int, x: torch.Tensor, taps: Taps, tensors: Sequence[str]
@@ -204,27 +155,55 @@ class Backbone:
         given = {"tokens": lambda: x, "tokens_norm": lambda: self.vit.norm(x)}
         return {(index, t): given[t]() if t in given else taps[t] for t in tensors}
 
+    @property
+    def _first_patch(self) -> int:
+        return 1 + (self.facts.registers or 0)
+
     def _sort(self, taken: dict[Column, torch.Tensor], grid_hw: tuple[int, int]) -> BlockOutputs:
-        first = 1 + self.facts.registers
+        first = self._first_patch
         return BlockOutputs(
             {c: x[:, first:].unflatten(1, grid_hw) for c, x in taken.items()},
             {c: x[:, 0] for c, x in taken.items()},
             {c: x[:, 1:first] for c, x in taken.items()},
         )
 
-    @torch.inference_mode()
-    def _first_failure(self, images: torch.Tensor) -> str:
+    def embedding(self, images: torch.Tensor) -> torch.Tensor:
+        return self.embed(images)[:, self._first_patch :]
+
+    def block_by_block(self, images: torch.Tensor) -> Iterator[torch.Tensor]:
+        x = self.embed(images)
+        for block in self.vit.blocks:
+            x = block(x)
+            yield x[:, self._first_patch :]
+
+    def adaptation(self, size_hw: tuple[int, int] | None) -> str:
+        grid = self.facts.grid_hw
+        if grid is None or (size_hw is not None and self.grid_hw(size_hw) == grid):
+            return ""
+        new = "{}×{}".format(*self.grid_hw(size_hw)) if size_hw else "each image's grid"
+        rule = self.facts.position_rule
+        return f"positions of {grid[0]}×{grid[1]} patches interpolated to {new} ({rule})"
+
+    def first_failure(self, images: torch.Tensor, found: BlockOutputs) -> str:
         """Run again and check every block, to name the first one with NaN or Inf."""
-        where = f"{self.facts.name} ({self.residual}, {self.precision})"
         with self.autocast():
             x = self.embed(images)
             if not torch.isfinite(x).all():
-                return f"{where}: NaN or Inf in the patch embedding"
+                return f"{self.where}: NaN or Inf in the patch embedding"
             for index, block in enumerate(self.vit.blocks):
                 taps: Taps = {}
                 x = block(x, taps)
                 for name, value in (*taps.items(), ("output", x)):
                     if not torch.isfinite(value).all():
                         kind = "NaN" if torch.isnan(value).any() else "Inf"
-                        return f"{where}: {kind} arises in block {index} ({name})"
-        return f"{where}: NaN or Inf arises in the final norm"
+                        return f"{self.where}: {kind} arises in block {index} ({name})"
+        return f"{self.where}: NaN or Inf arises in the final norm"
+
+
+def vit_model(checkpoint: Checkpoint) -> Model:
+    def build(
+        facts: CheckpointFacts, residual: Residual, device: torch.device, precision: str
+    ) -> ViTBackbone:
+        return ViTBackbone(replace(checkpoint, facts=facts), residual, device, precision)
+
+    return Model(checkpoint.facts, checkpoint.parameters, build, ("skip", "skipless"))

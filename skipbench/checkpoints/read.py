@@ -97,6 +97,7 @@ def _gather(
     rule, sources["position_rule"] = _position_rule(layout, shape, metadata, position_rule)
     eps = metadata.number("layer_norm_eps", "norm_eps")
     sources["norm_eps"] = eps[1] if eps else "as in DINO, DINOv2, MAE, DeiT and timm"
+    sources["preprocessing"] = "as in DINO, DINOv2, MAE, DeiT"
     sources["weights"] = f"from {found.branch}" if found.branch.words else "the only ones there"
 
     stated = {

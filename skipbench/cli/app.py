@@ -1,18 +1,20 @@
 """The commands put together. A file `<name>_command.py` in this folder adds itself."""
 
-import sys
 from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from skipbench import __version__
-from skipbench.console import prepare_streams
+from skipbench.cli.generated import Group
+from skipbench.console import echo, prepare_streams
 from skipbench.engine.machine import wait_politely
-from skipbench.engine.signals import INTERRUPTED
+from skipbench.engine.signals import CODES, INTERRUPTED, leave
+from skipbench.files import remove_partial_files
 
 app = typer.Typer(
     name="skipbench",
+    cls=Group,
     help="Dense-prediction evaluation of frozen vision transformers, with and without skips.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -27,7 +29,7 @@ COMMANDS = (
 
 def _show_version(value: bool) -> None:
     if value:
-        typer.echo(f"skipbench {__version__}")
+        echo(f"skipbench {__version__}")
         raise typer.Exit
 
 
@@ -53,4 +55,8 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:  # before a command has begun
-        sys.exit(INTERRUPTED)
+        leave(INTERRUPTED, remove_partial_files)
+    except SystemExit as end:
+        if isinstance(end.code, int) and end.code in CODES.values():
+            leave(end.code, remove_partial_files)
+        raise

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from skipbench.cli.generated import add_command
+from skipbench.cli.generated import Group, add_command
+from skipbench.console import echo
 from skipbench.settings import Settings, parsers, same_as, setting
 from skipbench.settings.declaration import FEATURES, OUTPUT
 from skipbench.settings.groups import FeatureSettings
@@ -33,7 +34,7 @@ class ClearSettings(CacheSettings):
     yes: bool = setting(False, help="Do not ask.", panel=OUTPUT, flags=("--yes", "-y"))
 
 
-app = typer.Typer(help="List or clear cached features.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="List or clear cached features.", no_args_is_help=True)
 
 
 def add_to(parent: typer.Typer) -> None:
@@ -50,14 +51,14 @@ def list_(settings: CacheSettings, as_json: bool) -> None:
     root = cache_folder(settings.cache) / "features"
     found = list(entries(root))
     if as_json:
-        typer.echo(json.dumps([_plain(entry) for entry in found], indent=2))
+        echo(json.dumps([_plain(entry) for entry in found], indent=2))
         return
     if not found:
-        typer.echo(f"nothing stored in {root}")
+        echo(f"nothing stored in {root}")
         return
     for entry in found:
-        typer.echo(_line(entry))
-    typer.echo(f"{size_text(sum(e.bytes for e in found))} in {root}")
+        echo(_line(entry))
+    echo(f"{size_text(sum(e.bytes for e in found))} in {root}")
 
 
 def _line(entry: "Entry") -> str:
@@ -107,9 +108,9 @@ def clear(settings: ClearSettings) -> None:
         for small in ("indexes", "cells"):  # of COCO files; of suites
             shutil.rmtree(cache_folder(settings.cache) / small, ignore_errors=True)
     gone = [entry for entry in chosen if remove(entry.folder)]
-    typer.echo(f"{size_text(sum(e.bytes for e in gone))} deleted, {len(gone)} of {len(chosen)}")
+    echo(f"{size_text(sum(e.bytes for e in gone))} deleted, {len(gone)} of {len(chosen)}")
     if len(gone) < len(chosen):
-        typer.echo("the others are in use by a running process", err=True)
+        echo("the others are in use by a running process", err=True)
 
 
 def _plain(entry: "Entry") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from skipbench.cli.generated import add_command
-from skipbench.console import plain_table, shown, wide_page
+from skipbench.console import echo, plain_table, shown, wide_page
 from skipbench.errors import UsageError
 from skipbench.settings import parsers, same_as, setting
 from skipbench.settings.declaration import CHECK, DATA, OUTPUT
@@ -118,18 +118,18 @@ def _report(verdicts: "list[Verdict]", settings: CheckSettings, as_json: bool) -
         ensure_writable(settings.junit.parent)
         write_whole(settings.junit, check_formats.junit(verdicts).encode())
     if as_json:
-        typer.echo(json.dumps([verdict.to_json() for verdict in verdicts], indent=2))
+        echo(json.dumps([verdict.to_json() for verdict in verdicts], indent=2))
     else:
         _show(verdicts)
     if settings.github:
         for line in check_formats.annotations(verdicts):
-            typer.echo(line, err=as_json)
+            echo(line, err=as_json)
         if place := os.environ.get("GITHUB_STEP_SUMMARY"):
             try:
                 with Path(place).open("a", encoding="utf-8", errors="replace") as file:
                     file.write(check_formats.step_summary(verdicts))
             except OSError as error:  # the verdict matters more
-                typer.echo(f"no step summary: {error}", err=True)
+                echo(f"no step summary: {error}", err=True)
 
 
 def _show(verdicts: "list[Verdict]") -> None:
@@ -153,14 +153,12 @@ def _show_update(path: Path, old: "Baseline | None", made: "Baseline", as_json: 
         was, now = before.get(name), made.figures[name]
         state = "new" if was is None else "unchanged" if was == now else f"was {was.value:.2f}"
         kept = ", not in these results: kept" if was is now else ""
-        typer.echo(f"{now.value:6.2f}  {name}  ({state}{kept})", err=True)
+        echo(f"{now.value:6.2f}  {name}  ({state}{kept})", err=True)
     for name in sorted(set(before) - set(made.figures)):
-        typer.echo(f"        {name}  (dropped)", err=True)
-    typer.echo(f"written: {path}, {len(made.figures)} scores", err=True)
+        echo(f"        {name}  (dropped)", err=True)
+    echo(f"written: {path}, {len(made.figures)} scores", err=True)
     if as_json:
-        typer.echo(
-            json.dumps([vars(made.figures[name]) for name in sorted(made.figures)], indent=2)
-        )
+        echo(json.dumps([vars(made.figures[name]) for name in sorted(made.figures)], indent=2))
 
 
 def calibrate(settings: CalibrateSettings, as_json: bool) -> None:
@@ -181,13 +179,13 @@ def calibrate(settings: CalibrateSettings, as_json: bool) -> None:
     )  # fmt: skip
     if as_json:
         plain = [vars(noise) | {"noise": noise.deviation, "mean": noise.mean} for noise in found]
-        typer.echo(json.dumps(plain, indent=2))
+        echo(json.dumps(plain, indent=2))
         return
     for noise in found:
         values = ", ".join(f"{value:.2f}" for value in noise.values)
-        typer.echo(
+        echo(
             f"{noise.figure}: {noise.mean:.2f} ± {noise.deviation:.2f} "
             f"over {len(noise.values)} seeds ({values})"
         )
     if settings.baseline:
-        typer.echo(f"written: {settings.baseline}", err=True)
+        echo(f"written: {settings.baseline}", err=True)

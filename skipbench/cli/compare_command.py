@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from skipbench.cli.generated import add_command
-from skipbench.console import plain_table, printable, shown, wide_page
-from skipbench.errors import UsageError
+from skipbench.console import echo, plain_table, shown, wide_page
+from skipbench.errors import UsageError, printable
 from skipbench.settings import parsers, same_as, setting
 from skipbench.settings.declaration import OUTPUT, RECORDS
 from skipbench.settings.groups import (
@@ -86,12 +86,12 @@ def compare(settings: CompareSettings, as_json: bool) -> None:
     )  # fmt: skip
     drawn = [_draw(pair, settings) for pair in found] if settings.pictures else []
     if as_json:
-        typer.echo(json.dumps([pair.to_json() for pair in found], indent=2))
+        echo(json.dumps([pair.to_json() for pair in found], indent=2))
         return
     for pair in found:
         show(pair, settings.top)
     for path in drawn:
-        typer.echo(f"pictures: {path}")
+        echo(f"pictures: {path}")
 
 
 def _draw(pair: "Paired", settings: CompareSettings) -> Path:

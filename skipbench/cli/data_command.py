@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from skipbench.cli.generated import add_command
-from skipbench.console import page
+from skipbench.cli.generated import Group, add_command
+from skipbench.console import echo, page
 from skipbench.errors import UsageError
 from skipbench.evaluations.segmentation import SegmentationSettings
 from skipbench.settings import Settings, parsers, same_as, setting
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from skipbench.datasets.common.verify import Report, SplitReport
     from skipbench.records import Archive
 
-app = typer.Typer(help="List, verify, draw or download data sets.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="List, verify, draw or download data sets.", no_args_is_help=True)
 
-SHOWN = 10  # problems of a split
+SHOWN = 10  # causes of problems in a split
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def list_(settings: RootSettings, as_json: bool) -> None:
 
     rows = [_row(name, settings.data_root) for name in names() if name != "folder"]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
         return
     from rich.markup import escape
 
@@ -138,7 +138,7 @@ def _usable(kind: "Source", folder: Path, split: str) -> int:
     except (
         DataError
     ) as error:  # `verify` reports it, too; here it must not hide the other data sets
-        typer.echo(f"{kind.title} {split}: {error}", err=True)
+        echo(f"{kind.title} {split}: {error}", err=True)
         return 0
     return 0 if listing.missing else len(listing)
 
@@ -161,7 +161,8 @@ def _show_roots(data_root: str | None) -> None:
 
     roots = data_roots(data_root)
     looked = ", ".join(f"{r}" if is_folder(r) else f"{r} (no such folder)" for r in roots)
-    typer.echo(f"looked in {looked} (--data-root DIR or SKIPBENCH_DATA for elsewhere)", err=True)
+    echo(f"Searched: {looked}", err=True)
+    echo("To search another folder, use --data-root DIR or set SKIPBENCH_DATA.", err=True)
 
 
 def verify(settings: VerifySettings, as_json: bool) -> None:
@@ -183,7 +184,7 @@ def verify(settings: VerifySettings, as_json: bool) -> None:
         name, settings.split, root=settings.data_root, classes=settings.classes, full=settings.full
     )
     if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=2))
+        echo(json.dumps(report.to_json(), indent=2))
     else:
         _show_report(report)
     if not report.sound:
@@ -207,10 +208,10 @@ def _show_report(report: "Report") -> None:
         console.print(
             f"  {escape(split.split)}: {split.images:,}{of} images, {looked} checked: {verdict}"
         )
-        for problem in split.problems[:SHOWN]:
-            console.print(f"    {problem}", markup=False)
-        if len(split.problems) > SHOWN:
-            console.print(f"    … {len(split.problems):,} in all (--json lists them)")
+        for cause in split.causes[:SHOWN]:
+            console.print(f"    {cause}", markup=False)
+        if len(split.problems) > len(split.causes[:SHOWN]):
+            console.print(f"    … --json lists all {len(split.problems):,} problems by file")
         for note in split.notes:
             console.print(f"    note: {note}", style="dim", markup=False)
     for split_name, why in report.absent.items():
@@ -236,7 +237,7 @@ def show(settings: SheetSettings) -> None:
     path = settings.out or Path(f"{data.name.replace(':', '-')}-{data.split}.png")
     ensure_writable(path.parent)
     save(dataset_sheet(data), path)
-    typer.echo(f"{len(data)} images of {data.name} {data.split}: {path}")
+    echo(f"{len(data)} images of {data.name} {data.split}: {path}")
 
 
 def download(settings: DownloadSettings) -> None:
@@ -258,7 +259,7 @@ def download(settings: DownloadSettings) -> None:
     there = locate(name, data_root).folder
     lacking = _lacking(kind, there, wanted)
     if not lacking:
-        typer.echo(f"{name} {', '.join(wanted)}: already complete, in {there}")
+        echo(f"{name} {', '.join(wanted)}: already complete, in {there}")
         return
     root = data_roots(data_root)[0]
     archives = kind.archives_for(locate(name, root).folder, lacking)
@@ -270,7 +271,7 @@ def download(settings: DownloadSettings) -> None:
     still = _lacking(kind, found, wanted)
     for part in wanted:
         state = "incomplete" if part in still else "complete"
-        typer.echo(f"{name} {part}: {state}, in {found or root}")
+        echo(f"{name} {part}: {state}, in {found or root}")
     if still:
         raise DataError(
             f"the archives of {name} lack some of its files; see `skipbench data verify`"
@@ -284,7 +285,7 @@ def _lacking(kind: "Source", folder: Path | None, splits: list[str]) -> list[str
 def _show_archives(kind: "Source", archives: "list[Archive]", root: Path) -> None:
     from skipbench.files import size_text
 
-    typer.echo(f"{kind.title}: {kind.licence}", err=True)
+    echo(f"{kind.title}: {kind.licence}", err=True)
     for archive in archives:
         size = size_text(archive.bytes) if archive.bytes else "size not published"
-        typer.echo(f"  {archive.file}, {size}, into {root / archive.into}", err=True)
+        echo(f"  {archive.file}, {size}, into {root / archive.into}", err=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from skipbench.cli.generated import add_command
+from skipbench.console import echo
 from skipbench.settings import Settings, parsers, setting
 from skipbench.settings.declaration import OUTPUT
 
@@ -53,11 +54,11 @@ def demo(settings: DemoSettings) -> None:
     for path in checkpoints:
         show(pipeline.inspect(path, device="cpu"))
     shapes = steps.draw_shapes(folder / "shapes.png")
-    typer.echo(f"\nthe embedded data set, drawn with its masks: {shapes}\n")
+    echo(f"\nthe embedded data set, drawn with its masks: {shapes}\n")
     records = steps.evaluate(checkpoints, folder)
     _show_results(records)
     page = report(records, folder / "report.html", title=steps.TITLE)
-    typer.echo(f"{NEXT}\nLook at the report: {page}")
+    echo(f"{NEXT}\nLook at the report: {page}")
     if settings.open:
         open_in_browser(page)
 
@@ -71,7 +72,7 @@ def _show_results(records: "list[Stored]") -> None:
     from skipbench.results.tables.layouts import LAYOUTS
     from skipbench.results.tables.render import show
 
-    typer.echo()
+    echo()
     rest = list(records)
     for layout in (LAYOUTS["table2"], LAYOUTS["table4"]):
         rest = [one for one in rest if one.result.evaluation != layout.evaluation]
@@ -82,4 +83,4 @@ def _show_results(records: "list[Stored]") -> None:
     for pair in compare("skip.pth", "skipless.safetensors", results=records):
         if pair.a[0].result.features["layers"] in ("multiscale", "all"):
             show_comparison(pair, top=3)
-    typer.echo("\n(Both models are untrained: these are the scores of two initialisations.)")
+    echo("\n(Both models are untrained: these are the scores of two initialisations.)")

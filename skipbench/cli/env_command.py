@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from skipbench.cli.generated import add_command
+from skipbench.console import echo
 from skipbench.engine.machine import versions
 from skipbench.settings import Settings, same_as
 from skipbench.settings.groups import FeatureSettings
@@ -28,14 +29,14 @@ def env(settings: EnvSettings, as_json: bool) -> None:
     """Show versions, devices, threads, the faiss build, and free space of the cache."""
     facts = environment(settings.cache)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        echo(json.dumps(facts, indent=2))
         return
     for name, value in facts.items():
         if isinstance(value, dict):
             value = ", ".join(f"{k} {v}" for k, v in value.items())
         elif isinstance(value, list):
             value = "; ".join(map(str, value)) or "none"
-        typer.echo(f"{name + ':':<18}{value}")
+        echo(f"{name + ':':<18}{value}")
 
 
 def environment(cache: str | None = None) -> dict[str, Any]:

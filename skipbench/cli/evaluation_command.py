@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from skipbench.cli.generated import add_command
+from skipbench.console import echo
 from skipbench.evaluations import evaluations
 from skipbench.evaluations.base import Evaluation
 
@@ -38,13 +39,13 @@ def run(evaluation: Evaluation, settings: Any, dry_run: bool, as_json: bool) -> 
     results = carry_out(opened)
     if as_json:
         found = [result.to_json() for result in results]
-        typer.echo(json.dumps(found[0] if evaluation.writes_one else found, indent=2))
+        echo(json.dumps(found[0] if evaluation.writes_one else found, indent=2))
     else:
         evaluation.show(opened, results)
 
 
 def show_estimate(found: "Estimate", as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(asdict(found) | {"seconds": found.seconds}, indent=2))
+        echo(json.dumps(asdict(found) | {"seconds": found.seconds}, indent=2))
     else:
-        typer.echo("\n".join(found.lines()))
+        echo("\n".join(found.lines()))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from skipbench.cli.generated import add_command
+from skipbench.console import echo
 from skipbench.errors import UsageError
 from skipbench.records import TENSORS
 from skipbench.settings import parsers, same_as, setting
@@ -53,9 +54,10 @@ class ExtractSettings(CheckpointSettings, DataSettings, StoredFeatureSettings):
     train_images: int | None = setting(
         None, help="Random subset of N images.", parse=parsers.integer(1), panel=DATA, metavar="N"
     )
-    seed: int = setting(
-        0, help="Random seed of that subset.", parse=parsers.integer(0), panel=DATA, metavar="N"
-    )
+    subset_seed: int = same_as(
+        DataSettings, "subset_seed", 0, help="Random seed of --sample and --train-images.",
+        flags=("--subset-seed", "--seed"),
+    )  # fmt: skip
     in_memory: bool = same_as(StoredFeatureSettings, "in_memory", False, hidden=True)
 
     def check(self) -> None:
@@ -72,14 +74,15 @@ def add_to(app: typer.Typer) -> None:
 
 def _items(settings: ExtractSettings) -> "Sequence[ImageItem] | Dataset":
     from skipbench.datasets import decodable, open_dataset
-    from skipbench.images import find_images
+    from skipbench.images import find_images, part_of
 
     if settings.dataset:
         return open_dataset(
-            settings.dataset, settings.split, root=settings.data_root, limit=settings.limit,
-            train_images=settings.train_images, seed=settings.seed, skip_bad=settings.skip_bad,
+            settings.dataset, settings.split, train_images=settings.train_images,
+            **settings.of_data(),
         )  # fmt: skip
-    items = find_images(settings.images)[: settings.limit]
+    found = find_images(settings.images)
+    items = part_of(found, settings.limit, settings.sample, settings.subset_seed)
     if settings.skip_bad:
         return decodable(items, settings.skip_bad, ", ".join(settings.images))
     return items
@@ -116,10 +119,10 @@ def extract(settings: ExtractSettings, as_json: bool) -> None:
             "seconds": round(time.monotonic() - started, 2),
         }
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        echo(json.dumps(summary, indent=2))
     else:
         whose = _whose(items) if isinstance(items, Dataset) else ""
-        typer.echo(
+        echo(
             f"{whose}{summary['images']} images, {', '.join(store.columns)}, {backbone.residual}: "
             f"{size_text(float(summary['bytes']))} in {store.folder}"  # type: ignore[arg-type]
         )

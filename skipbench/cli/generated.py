@@ -12,20 +12,43 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
+from skipbench.cli.completion import completer
 from skipbench.cli.running import with_exit_codes
+from skipbench.console import echo
 from skipbench.settings import Option, Settings, flag_of
 from skipbench.settings.declaration import OUTPUT, PANELS, shown
 
 
+def _without_types(parameters: list[Any]) -> list[Any]:
+    """Help shows names and metavars, without <list[str]> or <bool> beside them."""
+    for one in parameters:
+        if isinstance(one, TyperArgument):
+            one.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
+        elif one.is_flag:
+            one.metavar = " "
+    return parameters
+
+
+class Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types(super().get_params(ctx))
+
+
+class Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types(super().get_params(ctx))
+
+
 def _flag(*names: str, help: str, **more: Any) -> Any:
-    option = typer.Option(*names, help=help, metavar=" ", rich_help_panel=OUTPUT, **more)
+    option = typer.Option(*names, help=help, rich_help_panel=OUTPUT, **more)
     return Annotated[bool, option]
 
 
 def _show_help(context: typer.Context, value: bool) -> None:
     if value:
-        typer.echo(context.get_help())
+        echo(context.get_help())
         raise typer.Exit
 
 
@@ -66,7 +89,7 @@ def add_command(
     command = with_exit_codes(command, keeps)
     command.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     command.__annotations__ = {key: one.annotation for key, one in parameters.items()}
-    app.command(name, short_help=short_help, add_help_option=False)(command)
+    app.command(name, cls=Command, short_help=short_help, add_help_option=False)(command)
 
 
 def values_of(settings: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,13 +139,17 @@ def _option(
         words = shown(default)
     help = option.help + (f" [dim]({words})[/dim]" if words and not flag else "")
     optional = kind if required else kind | None
+    words_of = None if option.switch else completer(flag_of(name, option), option)
     if option.argument:
-        made: Any = typer.Argument(help=help, metavar=option.metavar, show_default=False)
+        made: Any = typer.Argument(
+            help=help, metavar=option.metavar, show_default=False, autocompletion=words_of,
+        )  # fmt: skip
     else:
         made = typer.Option(
             *([flag] if flag else option.flags or [flag_of(name, option)]), help=help,
-            metavar=" " if option.switch else option.metavar, rich_help_panel=option.panel,
+            metavar=option.metavar, rich_help_panel=option.panel,
             show_default=False, hidden=hidden, envvar=option.env, show_envvar=False,
+            autocompletion=words_of,
         )  # fmt: skip
     return _parameter(
         name, Annotated[optional, made], inspect.Parameter.empty if required else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from skipbench.cli.generated import add_command
-from skipbench.console import page
+from skipbench.console import echo, page, plain_table, shown
 from skipbench.settings.groups import CheckpointSettings
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def inspect(settings: CheckpointSettings, as_json: bool) -> None:
 
     found = pipeline.inspect(settings.ckpt, **settings.reading())
     if as_json:
-        typer.echo(json.dumps(to_json(found), indent=2))
+        echo(json.dumps(to_json(found), indent=2))
     else:
         show(found)
     found.require_sound()
@@ -55,8 +55,8 @@ def inspect(settings: CheckpointSettings, as_json: bool) -> None:
 def to_json(found: "Inspection") -> dict[str, Any]:
     choice = found.choice
     page = {
-        "facts": found.checkpoint.facts.to_json(),
-        "parameters": found.checkpoint.parameters,
+        "facts": found.model.facts.to_json(),
+        "parameters": found.model.parameters,
         "residual": choice.residual if choice else None,
         "residual_source": choice.source if choice else None,
         "warning": choice.warning if choice else None,
@@ -69,26 +69,24 @@ def to_json(found: "Inspection") -> dict[str, Any]:
 
 def show(found: "Inspection") -> None:
     console = page(highlight=False)
-    facts = found.checkpoint.facts
-    console.print(f"\n[bold]{facts.name}[/bold]  {found.checkpoint.parameters:,} parameters\n")
+    facts = found.model.facts
+    console.print(f"\n[bold]{shown(facts.name)}[/bold]  {found.model.parameters:,} parameters\n")
     console.print(_facts_table(found))
-    for health in [found.health] if found.health else [found.verdict.skip, found.verdict.skipless]:
+    for health in [found.health] if found.health else found.verdict.variants:
         console.print(_blocks_table(health))
     _print_verdict(console, found)
 
 
 def _facts_table(found: "Inspection") -> Any:
-    from rich.table import Table
-
-    facts = found.checkpoint.facts
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    facts = found.model.facts
+    table = plain_table()
     table.add_column("fact", no_wrap=True)
     table.add_column("value", overflow="fold")
     table.add_column("read from", style="dim", overflow="fold")
     for name, label in FACTS:
-        table.add_row(label, _text(getattr(facts, name)), facts.sources.get(name, ""))
+        table.add_row(label, shown(_text(getattr(facts, name))), shown(facts.sources.get(name, "")))
     for head, count in facts.dropped.items():
-        table.add_row("left out", f"{head} ({count} tensors)", "not needed for features")
+        table.add_row("left out", f"{shown(head)} ({count} tensors)", "not needed for features")
     return table
 
 
@@ -101,15 +99,10 @@ def _text(value: Any) -> str:
 
 
 def _blocks_table(health: "VariantHealth") -> Any:
-    from rich.table import Table
-
-    table = Table(
+    table = plain_table(
         title=f"\nblocks, run {health.residual}, on four photographs",
         title_justify="left",
         title_style="bold",
-        box=None,
-        header_style="bold",
-        padding=(0, 2, 0, 0),
     )
     for column in ("block", "norm", "spread", "", "rank", "attention", "finite"):
         table.add_column(column, justify="left" if column in ("", "finite") else "right")
@@ -143,9 +136,9 @@ def _print_verdict(console: Any, found: "Inspection") -> None:
     looks = f"look {verdict.winner}" if verdict.winner else "fit both skip and skipless or neither"
     console.print(f"[bold]weights {looks}[/bold]: {verdict.reason}")
     if choice:
-        console.print(f"run as [bold]{choice.residual}[/bold], because of {choice.source}")
+        console.print(f"run as [bold]{choice.residual}[/bold], because of {shown(choice.source)}")
     for note in found.health.notes if found.health else ():
-        console.print(f"note: {note}")
+        console.print(f"note: {note}", markup=False)
     style, words = _verdict(found)
     console.print(f"verdict: {words}", style=f"bold {style}")
 

@@ -10,7 +10,7 @@ import typer
 
 from skipbench import manual as pages
 from skipbench.cli.generated import add_command
-from skipbench.console import page, plain_table
+from skipbench.console import echo, page, plain_table
 from skipbench.settings import Settings, parsers, setting
 from skipbench.settings.declaration import OUTPUT
 
@@ -38,7 +38,7 @@ def manual(settings: ManualSettings) -> None:
     if settings.topic is None:
         list_topics()
     elif settings.raw:
-        typer.echo(pages.read_page(settings.topic), nl=False)
+        echo(pages.read_page(settings.topic), nl=False)
     else:
         show_page(pages.read_page(settings.topic))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from skipbench.cli.generated import add_command
-from skipbench.console import open_in_browser
+from skipbench.console import echo, open_in_browser
 from skipbench.settings import parsers, setting
 from skipbench.settings.declaration import OUTPUT
 from skipbench.settings.groups import ResultsSettings
@@ -40,6 +40,6 @@ def report(settings: ReportSettings) -> None:
         settings.results, settings.out, title=settings.title, where=settings.where,
         strict=settings.strict,
     )  # fmt: skip
-    typer.echo(f"{path}  {size_text(path.stat().st_size)}")
+    echo(f"{path}  {size_text(path.stat().st_size)}")
     if settings.open:
         open_in_browser(path)

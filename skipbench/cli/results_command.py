@@ -2,14 +2,13 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from skipbench.cli.generated import add_command
-from skipbench.console import page, plain_table, shown, wide_page
-from skipbench.errors import UsageError, some_of
+from skipbench.cli.generated import Group, add_command
+from skipbench.console import echo, page, plain_table, shown, wide_page
+from skipbench.errors import printable
 from skipbench.settings import Settings, parsers, setting
 from skipbench.settings.declaration import RECORDS
 from skipbench.settings.groups import ResultsSettings
@@ -30,7 +29,7 @@ class ShowSettings(Settings):
     )  # fmt: skip
 
 
-app = typer.Typer(help="List records, or show one.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="List records, or show one.", no_args_is_help=True)
 
 
 def add_to(parent: typer.Typer) -> None:
@@ -48,9 +47,9 @@ def list_(settings: ResultsSettings, as_json: bool) -> None:
     found = only(stored, parse_where(settings.where))
     found.sort(key=lambda one: str(one.result.timing.get("finished")))
     if as_json:
-        typer.echo(json.dumps([_plain(one) for one in found], indent=2))
+        echo(json.dumps([_plain(one) for one in found], indent=2))
     elif not found:
-        typer.echo("no records")
+        echo("no records")
     else:
         _print(found)
 
@@ -97,27 +96,22 @@ def _print(found: "list[Stored]") -> None:
 
 def show(settings: ShowSettings, as_json: bool) -> None:
     """Show everything in a record: the score, and how it was made."""
-    from skipbench.results.read import pick, read_results
+    from skipbench.results.pick import pick_one
 
-    name = settings.id
-    alone = Path(name).suffix == ".json" and Path(name).exists()
-    found = read_results(name, strict=True) if alone else pick(read_results(settings.results), name)
-    if len(found) > 1:
-        ids = some_of([one.result.id for one in found])
-        raise UsageError(f"{name!r} fits {len(found)} records: {ids}")
-    record = found[0].result.to_json()
+    found = pick_one(settings.id, settings.results)
+    record = found.result.to_json()
     if as_json:
-        typer.echo(json.dumps(record, indent=2))
+        echo(json.dumps(record, indent=2))
         return
     for part in ("dataset", "training"):
         for key in ("names", "bad", "empty"):
             if record[part] and record[part].get(key):
-                record[part][key] = f"{len(record[part][key]):,}, listed in {found[0].path}"
+                record[part][key] = f"{len(record[part][key]):,}, listed in {found.path}"
     if record["protocol"].get("held_out"):
         record["protocol"]["held_out"] = f"{len(record['protocol']['held_out']):,} training images"
     console = page(highlight=False, soft_wrap=True)
     for line in _lines(record):
-        console.print(line, markup=False)
+        console.print(printable(line), markup=False)
 
 
 def _lines(value: Any, indent: str = "") -> list[str]:

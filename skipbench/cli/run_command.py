@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from skipbench.cli.generated import add_command
-from skipbench.console import shown, wide_page
+from skipbench.console import echo, shown, wide_page
 from skipbench.settings import Settings, parsers, same_as, setting
 from skipbench.settings.declaration import DATA, OUTPUT, WHAT
 from skipbench.settings.groups import (
@@ -66,7 +66,7 @@ def run(settings: RunSettings, dry_run: bool, as_json: bool) -> None:
     found: Sequence[Outcome] | Sequence[Forecast]
     found = forecast(plan) if dry_run else carry_out(plan)
     if as_json:
-        typer.echo(json.dumps([entry.to_json() for entry in found], indent=2))
+        echo(json.dumps([entry.to_json() for entry in found], indent=2))
     elif dry_run:
         _show_forecasts(found)  # type: ignore[arg-type]
     else:
@@ -116,7 +116,7 @@ def _figures(outcome: "Outcome") -> "Iterator[tuple[str, str, str, str]]":
             figure = f"{name} {entry.value:.1f}"
             between = "{:.1f} to {:.1f}".format(*entry.interval) if entry.interval else ""
         layers = str(entry.first.result.features.get("layers", ""))
-        told = ", ".join([layers, *entry.first.unusual_settings])
+        told = shown(", ".join([layers, *entry.first.unusual_settings]))
         yield "" if epoch is None else str(epoch), told, figure, between
 
 

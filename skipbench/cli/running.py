@@ -4,13 +4,15 @@ import functools
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from skipbench.console import reader_has_gone
+from skipbench.console import echo, reader_has_gone
 from skipbench.engine.signals import INTERRUPTED, TERMINATED, Terminated, signals_end_it
-from skipbench.errors import SkipbenchError
+from skipbench.errors import SkipbenchError, printable, printable_lines
+from skipbench.files import remove_partial_files
 
 
 def with_exit_codes(command: Callable[..., None], keeps: bool = True) -> Callable[..., None]:
@@ -25,7 +27,7 @@ def with_exit_codes(command: Callable[..., None], keeps: bool = True) -> Callabl
         verbose = bool(options.get("verbose"))
         set_up_log(verbose, bool(options.get("quiet")))
         try:
-            with signals_end_it():
+            with signals_end_it(remove_partial_files):
                 command(**options)
                 sys.stdout.flush()  # here, where a closed pipe is handled
         except SkipbenchError as error:
@@ -58,22 +60,26 @@ def _complain(message: str, verbose: bool) -> None:
     if verbose:
         import traceback
 
-        traceback.print_exc()
-    typer.echo(f"skipbench: {message}", err=True)
+        echo(traceback.format_exc().rstrip(), err=True)
+    echo(f"skipbench: {message}", err=True)
 
 
 class _Lines(logging.Handler):
     """Log records as plain lines on stderr; warnings stand out where there is colour."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
+        if isinstance(record.args, tuple):  # a name is one line, also with a line break in it
+            record.args = tuple(
+                printable(str(one)) if isinstance(one, str | Path) else one for one in record.args
+            )
+        text = printable_lines(self.format(record))
         if record.levelno >= logging.WARNING:
             from rich.console import Console
 
-            console = Console(stderr=True, highlight=False, soft_wrap=True)
+            console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
             console.print(f"warning: {text}", style="bold yellow", markup=False)
         else:
-            typer.echo(text, err=True)
+            echo(text, err=True)
 
 
 def set_up_log(verbose: bool, quiet: bool) -> None:

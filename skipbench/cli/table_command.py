@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from skipbench.cli.generated import add_command
-from skipbench.console import wide_page
+from skipbench.console import echo, wide_page
 from skipbench.errors import UsageError
 from skipbench.settings import parsers, setting
 from skipbench.settings.declaration import OUTPUT, RECORDS
@@ -84,11 +84,11 @@ def table(settings: TableSettings) -> None:
         text = render(made, format, fragment=settings.fragment)
         ensure_writable(settings.out.parent)
         write_whole(settings.out, text.encode("utf-8", "backslashreplace"))
-        typer.echo(f"written: {settings.out}", err=True)
+        echo(f"written: {settings.out}", err=True)
     elif format == "rich":
         for i, one in enumerate(made):
             if i:
-                typer.echo()
+                echo()
             show(one, wide_page())
     else:
-        typer.echo(render(made, format, fragment=settings.fragment), nl=False)
+        echo(render(made, format, fragment=settings.fragment), nl=False)

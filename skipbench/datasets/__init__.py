@@ -15,6 +15,7 @@ from skipbench.datasets.common.locate import (
     find_split,
     locate,
     names,
+    names_with,
     source,
 )
 from skipbench.datasets.common.opening import decodable, open_dataset, without_empty
@@ -35,6 +36,7 @@ __all__ = [
     "find_split",
     "locate",
     "names",
+    "names_with",
     "open_dataset",
     "source",
     "without_empty",

@@ -3,13 +3,15 @@
     PATH/
       images/[train/]a.jpg …   splits are sub-folders, if every image is in one; or lists of names
       masks/[train/]a.png …    (PATH/train.txt); otherwise there is one split, "all"
-      classes.txt              line by line: the class of value 0, 1, 2 …; or value<TAB>name
+      classes.txt              line by line: the class of value 0, 1, 2 …; or value<TAB>name;
+                               or value<TAB>name<TAB>colour
       boxes.csv                image,xmin,ymin,xmax,ymax[,class] in half-open pixels,
       *.json                   or a COCO annotation file (also in annotations/)
 
 In `classes.txt`, value<TAB>name is for values with gaps; the name `ignore` marks values that are
-not scored (255 never is). Boxes of an image with an EXIF orientation refer to the pixels as stored,
-unless the COCO file gives the size of the rotated image.
+not scored (255 never is); a colour is #rrggbb or r g b. Links to folders are followed. Boxes of an
+image with an EXIF orientation refer to the pixels as stored, unless the COCO file gives the size of
+the rotated image.
 """
 
 import csv
@@ -22,8 +24,24 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from skipbench.datasets.common.coco_annotations import BoxIndex
-from skipbench.datasets.common.files import by_stem, palette, read_list, read_text, there
-from skipbench.datasets.common.types import Boxes, Item, Kind, Labels, Listing, Source, Split
+from skipbench.datasets.common.files import (
+    by_stem,
+    colour,
+    distinct_colours,
+    read_list,
+    read_text,
+    there,
+)
+from skipbench.datasets.common.types import (
+    Boxes,
+    Colour,
+    Item,
+    Kind,
+    Labels,
+    Listing,
+    Source,
+    Split,
+)
 from skipbench.errors import DataError, UsageError
 from skipbench.images import IGNORED, SUFFIXES
 
@@ -114,27 +132,50 @@ def read_classes(path: Path) -> Labels:
     lines = read_text(path).rstrip("\r\n ").splitlines()
     if lines and all(re.match(r"\s*\d+[ ,:;]", line) for line in lines):
         raise DataError(f"{path}: {lines[0]!r}: expected a TAB between a value and its class")
+    given: dict[int, Colour] = {}
     for number, line in enumerate(lines):
-        value, tab, name = line.partition("\t")
-        if not tab:
-            value, name = str(number), line
-        if not (value.strip().isdecimal() and name.strip() and _is_new(int(value), name, values)):
+        value, name, shade = _columns(line, number)
+        if not (value.isdecimal() and name and _is_new(int(value), name, values)):
             raise DataError(
                 f"{path}: line {number + 1}, {line!r}: expected a class, or value<TAB>class with a "
                 "value from 0 to 254 (255 is always ignored)"
             )
-        values[int(value)] = name.strip()
+        values[int(value)] = name
+        if shade:
+            given[int(value)] = _parse_colour(shade, f"{path}: line {number + 1}")
     named = {value: name for value, name in values.items() if name.lower() != "ignore"}
     if not named:
         raise DataError(f"{path}: no classes in it")
     if twice := [name for name, count in Counter(named.values()).items() if count > 1]:
         raise DataError(f"{path}: class {twice[0]!r} is listed twice")
+    shades = {value: given[value] for value in named if value in given}
+    others = iter(distinct_colours(len(named) - len(shades), tuple(shades.values())))
     return Labels(
         classes=tuple(named.values()),
-        colours=palette(len(named)),
+        colours=tuple(shades[value] if value in shades else next(others) for value in named),
         table={value: number for number, value in enumerate(named)},
         ignored=frozenset({IGNORED, *(values.keys() - named.keys())}),
+        listed_in=path,
     )
+
+
+def _columns(line: str, number: int) -> tuple[str, str, str]:
+    """Value, name and colour; the colour may be empty."""
+    if "\t" not in line:
+        return str(number), line.strip(), ""
+    value, name, shade = (*line.split("\t", 2), "")[:3]
+    return value.strip(), name.strip(), shade.strip()
+
+
+def _parse_colour(text: str, place: str) -> Colour:
+    """ "#ff8000", "255 128 0" or "255,128,0"."""
+    if re.fullmatch(r"#[0-9a-fA-F]{6}", text):
+        return colour(text[1:])
+    parts = text.replace(",", " ").split()
+    if len(parts) != 3 or not all(part.isdecimal() and int(part) <= 255 for part in parts):
+        raise DataError(f"{place}: {text!r}: expected a colour such as #ff8000 or 255 128 0")
+    red, green, blue = map(int, parts)
+    return red, green, blue
 
 
 def _is_new(value: int, name: str, values: Mapping[int, str]) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING, Protocol
 
+from skipbench.errors import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
@@ -27,6 +29,8 @@ quiet = False  # set by --quiet
 @contextmanager
 def progress(label: str, total: int, unit: str = "images", done: int = 0) -> Iterator[Progress]:
     """done: of an earlier run, which counts for the bar but not for the rate."""
+    label = printable(label)
+    unit = unit.removesuffix("s") if total == 1 else unit
     if quiet or total <= done:
         yield lambda n, note="": None
     elif _is_animated():
@@ -61,7 +65,7 @@ def overall(total: int, unit: str) -> Iterator[Begin]:
         with _all_animated(total, unit) as begin:
             yield begin
     else:
-        yield lambda done, label: _say(f"{unit} {done + 1} of {total}: {label}")
+        yield lambda done, label: _say(f"{unit} {done + 1} of {total}: {printable(label)}")
 
 
 @contextmanager
@@ -74,7 +78,7 @@ def _animated(label: str, total: int, unit: str, done: int) -> Iterator[Progress
             nonlocal fresh
             fresh += n
             rate = fresh / max(time.monotonic() - start, 1e-9)
-            bar.update(task, advance=n, rate=f"{rate:.3g}/s", note=note)
+            bar.update(task, advance=n, rate=_per_second(rate), note=note)
 
         try:
             yield advance
@@ -93,7 +97,7 @@ def _all_animated(total: int, unit: str) -> Iterator[Begin]:
         task = bar.add_task("", total=total, unit=f"{unit}s", rate="", note="")
         _shown = bar
         try:
-            yield lambda done, label: bar.update(task, completed=done, description=label)
+            yield lambda done, label: bar.update(task, completed=done, description=printable(label))
             bar.update(task, completed=total, description="all")
         finally:
             _shown = None
@@ -158,7 +162,12 @@ class _Lines:
         left = (self.total - self.done) / max(rate, 1e-9)
         rest = f", {clock(left)} left" if self.done < self.total else ""
         rest += f", {note}" if note else ""
-        _say(f"{self.label}: {self.done:,} of {self.total:,} {self.unit}, {rate:.3g}/s{rest}")
+        done = f"{self.done:,} of {self.total:,} {self.unit}"
+        _say(f"{self.label}: {done}, {_per_second(rate)}{rest}")
+
+
+def _per_second(rate: float) -> str:
+    return f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s"
 
 
 def _say(line: str) -> None:

@@ -2,7 +2,8 @@
 
 Python handles a signal only between two bytecode instructions, and one matrix product can take
 longer than that. So a thread listens too, and ends the process if it has not ended by itself in
-time. Nothing is lost, because files on disk are complete at every moment.
+time. Either way Python's own teardown is left out: on a busy machine it takes many seconds. Nothing
+is lost, because files on disk are complete at every moment.
 """
 
 import os
@@ -10,9 +11,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -24,16 +26,27 @@ class Terminated(BaseException):
     """Like KeyboardInterrupt not an Exception, so that no error handler swallows it."""
 
 
+def leave(code: int, tidy: Callable[[], None]) -> NoReturn:
+    tidy()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # its reader has gone
+            stream.flush()
+    os._exit(code)
+
+
 @contextmanager
-def signals_end_it() -> Iterator[None]:
-    """Raise Terminated on SIGTERM, and end the process soon after either signal."""
+def signals_end_it(tidy: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Raise Terminated on SIGTERM, and end the process soon after either signal.
+
+    tidy: called at the very last, in any thread.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     heard, told = os.pipe()
     os.set_blocking(told, False)
     before = signal.signal(signal.SIGTERM, _raise_terminated), signal.set_wakeup_fd(told)
-    threading.Thread(target=_end_in_time, args=(heard,), daemon=True, name="signals").start()
+    threading.Thread(target=_end_in_time, args=(heard, tidy), daemon=True, name="signals").start()
     try:
         yield
     finally:
@@ -46,7 +59,7 @@ def _raise_terminated(signum: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
-def _end_in_time(heard: int) -> None:
+def _end_in_time(heard: int, tidy: Callable[[], None]) -> None:
     code = None
     while code is None and (byte := os.read(heard, 1)):
         code = CODES.get(byte[0])
@@ -54,5 +67,4 @@ def _end_in_time(heard: int) -> None:
     if code is not None:
         time.sleep(GRACE)
         sys.stderr.write("skipbench: stopped during a long step; finished work is kept\n")
-        sys.stderr.flush()
-        os._exit(code)
+        leave(code, tidy)

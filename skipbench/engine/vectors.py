@@ -335,7 +335,7 @@ def k_means(
     if len(rows) < clusters:
         raise UsageError(
             f"{clusters:,} clusters of {len(rows):,} tokens: give fewer --clusters, or a larger "
-            "--sample"
+            "--sample-tokens"
         )
     made = load().Kmeans(
         rows.shape[1], clusters, niter=turns, nredo=redo, seed=seed, gpu=on_gpus or False,

@@ -11,6 +11,7 @@ from skipbench.datasets import (
     Dataset,
     Item,
     find_folder,
+    names_with,
     open_dataset,
     source,
     without_empty,
@@ -20,19 +21,16 @@ from skipbench.errors import DataError, UsageError, some_of
 
 log = logging.getLogger("skipbench")
 
-NAMES = "give voc, ade20k, cocostuff, folder:PATH or shapes"
-
 
 def open_splits(
     name: str,
     *,
     train_split: str = "train",
     train_images: int | None = None,
-    subset_seed: int = 0,
     **options: Any,
 ) -> tuple[Dataset, Dataset]:
     """Training and validation images. train_images: None for all; options: of `open_dataset`."""
-    train = open_masks(name, train_split, train_images=train_images, seed=subset_seed, **options)
+    train = open_masks(name, train_split, train_images=train_images, **options)
     return train, open_masks(name, "val", **options)
 
 
@@ -48,20 +46,19 @@ def open_objects(
     score: Literal["boxes", "masks"] | None = None,
     hard: bool = True,
     root: str | Path | None = None,
-    limit: int | None = None,
-    skip_bad: int = 0,
+    **options: Any,
 ) -> Dataset:
     """Images with something to be found: boxes where there are any, else masks. Its `kind` says
-    which. The split: trainval, where there is one and boxes are asked for."""
+    which. The split: trainval, where there is one and boxes are asked for. options: of
+    `open_dataset`."""
     if split is None and score != "masks":
         known = source(name).splits_at(find_folder(name, root))
         split = "trainval" if "trainval" in known else None
-    data = open_dataset(name, split, root=root, limit=limit, skip_bad=skip_bad)
+    data = open_dataset(name, split, root=root, **options)
     if score is None:
         score = "boxes" if data[0].has_boxes or data.labels is None else "masks"
     if score == "masks":
-        who = "--score masks needs; give ecssd, duts, dutomron, voc or folder:PATH"
-        return _with_background(_with_masks(data, who))
+        return _with_background(_with_masks(data, "--score masks needs"))
     if not data[0].has_boxes:
         masks = "; --score masks takes its masks" if data.labels else " and no masks"
         raise UsageError(f"{data.name} {data.split} has no boxes{masks}")
@@ -81,9 +78,12 @@ def _with_background(data: Dataset) -> Dataset:
     return data
 
 
-def _with_masks(data: Dataset, who: str = f"are needed; {NAMES}") -> Dataset:
+def _with_masks(data: Dataset, who: str = "are needed") -> Dataset:
     if data.labels is None:
-        raise UsageError(f"{data.name} {data.split} has no masks, which {who}")
+        raise UsageError(
+            f"{data.name} {data.split} has no masks, which {who}.\n"
+            f"Data sets with masks: {', '.join(names_with('masks'))}"
+        )
     return data
 
 

@@ -60,15 +60,19 @@ class Trial:
             run.backbone, few, self.spec, batch_size=source.batch_size
         )
         self.per_image = (time.monotonic() - started) / len(few)
-        counts = [self.features.plan.tokens(image) for image in range(len(few))]
-        self.tokens_of_an_image = sum(counts) / len(few)
-        per_token = DTYPES[self.spec.store_dtype].itemsize * run.backbone.facts.width
-        self.bytes_of_an_image = per_token * self.tokens_of_an_image * len(self.spec.columns)
+        patches = [self.features.plan.tokens(image) for image in range(len(few))]
+        numbers = sum(map(run.backbone.numbers_per_patch, self.spec.blocks))
+        itemsize = DTYPES[self.spec.store_dtype].itemsize * len(self.spec.tensors)
+        self.bytes_of_an_image = itemsize * numbers * sum(patches) / len(few)
 
     def tokens(self, cell: Cell) -> np.ndarray:
         columns = self.run.columns(cell)
         read = [self.features.tokens(image, columns) for image in range(len(self.few))]
         return normalised(np.concatenate(read))
+
+    def tokens_of_an_image(self, cell: Cell) -> float:
+        columns, images = self.run.columns(cell), range(len(self.few))
+        return sum(self.features.token_count(image, columns) for image in images) / len(images)
 
     def estimate(
         self, lists: Sequence[Sequence[Item]], work: float, held: int, words: str

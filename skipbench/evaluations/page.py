@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from skipbench.console import plain_table, wide_page
+from skipbench.console import plain_table, shown, wide_page
+from skipbench.errors import count_of, printable
+from skipbench.records import chosen_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,14 +37,18 @@ def show_what(console: Any, first: "Result", settings: str = "", training: str =
     """The first lines of a page. training: the verb, where images were learnt from."""
     dataset, checkpoint, learnt = first.dataset, first.checkpoint, first.training
     partial = dataset["partial"] or (learnt is not None and learnt["partial"])
+    words = [f"[bold]{shown(dataset['name'])} {dataset['split']}[/bold]"]
+    words.append(images_words(dataset))
+    words += ["partial"] if partial else []
     from_these = f"; {training} {learnt['images']:,} of {learnt['split']}" if learnt else ""
-    console.print(
-        f"\n[bold]{dataset['name']} {dataset['split']}[/bold], {dataset['images']:,} images"
-        f"{', partial' if partial else ''}{from_these}"
-    )
-    console.print(f"{checkpoint['name']} ({checkpoint['residual']})", markup=False)
+    console.print(f"\n{', '.join(words)}{from_these}")
+    console.print(printable(f"{checkpoint['name']} ({checkpoint['residual']})"), markup=False)
     if settings:
         console.print(settings, markup=False)
+
+
+def images_words(dataset: "Mapping[str, Any]") -> str:
+    return chosen_words(dataset.get("chosen"), count_of(dataset["images"], "image"))
 
 
 def show_where(console: Any, results: "Sequence[Result]", out: "Path") -> None:
@@ -53,7 +59,7 @@ def show_where(console: Any, results: "Sequence[Result]", out: "Path") -> None:
 
 def show_spread(console: Any, what: str, group: "Sequence[Result]") -> None:
     figure = spread_words([result.metrics["miou"] for result in group])
-    seeds = f"mean ± deviation over {len(group)} seeds"
+    seeds = f"mean ± standard deviation over {len(group)} seeds"
     console.print(f"\n[bold]{what}[/bold]: mIoU [bold]{figure}[/bold], {seeds}")
 
 
@@ -65,7 +71,7 @@ def show_classes(console: Any, per_class: "dict[str, float | None]") -> None:
     for _ in range(4):
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True, justify="right")
-    cells = [(name, "–" if iou is None else f"{iou:.1f}") for name, iou in per_class.items()]
+    cells = [(shown(name), "–" if iou is None else f"{iou:.1f}") for name, iou in per_class.items()]
     for start in range(0, len(cells), 4):
         table.add_row(*(text for pair in cells[start : start + 4] for text in pair), style="dim")
     console.print(table)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.base import Backbone
 from skipbench.engine.machine import of_this_run, peak_bytes
 from skipbench.metrics.intervals import METHOD, RESAMPLES
 from skipbench.pipeline import Inspection

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.base import Backbone
 from skipbench.datasets import Dataset
 from skipbench.engine.device import is_out_of_memory
 from skipbench.errors import OutOfMemory
@@ -170,6 +170,7 @@ class FeatureRun(Run):
         self.layers: dict[tuple[int, ...], str] = {}
         for text in settings.layers:  # "last" and "11" may be one set
             self.layers.setdefault(parse_layers(text, self.backbone.depth), text)
+        self.determines: dict[str, Mapping[str, Any]] = {}  # of each cell, by id
         self.seconds = dict.fromkeys(("features", *self.stages), 0.0)
         self.computed = 0  # images whose features were computed, not found
 
@@ -187,7 +188,10 @@ class FeatureRun(Run):
 
     def width(self, cell: Cell) -> int:
         """Numbers per token."""
-        return self.backbone.facts.width * len(cell.blocks)
+        return self.width_of(cell.blocks)
+
+    def width_of(self, blocks: Sequence[int]) -> int:
+        return sum(map(self.backbone.width, blocks))
 
     def open_features(self, stack: ExitStack, todo: Sequence[Any], drawn: Sequence[Any]) -> None:
         spec = self.spec([*todo, *drawn])
@@ -254,7 +258,9 @@ class FeatureRun(Run):
             "seed": seed,
             **more,
         }
-        return result_id(self.evaluation.name, self.val_facts.name, determines)
+        identity = result_id(self.evaluation.name, self.val_facts.name, determines)
+        self.determines[identity] = determines
+        return identity
 
     def record(
         self,
@@ -291,6 +297,7 @@ class FeatureRun(Run):
             metrics=metrics,
             environment={**environment_part(self.backbone), "call": call},
             timing=timing_part(seconds, sum(facts.images for facts in splits), self.computed),
+            determines=self.determines[cell.id],
         )
 
     def label(self, what: str, cell: Cell) -> str:
@@ -300,13 +307,13 @@ class FeatureRun(Run):
     def describe(self, cell: Any) -> str:
         return self.label("", cell).strip()
 
-    def tokens_of(self, items: Sequence[Picture], enough: int) -> int:
+    def tokens_of(self, items: Sequence[Picture], blocks: Sequence[int], enough: int) -> int:
         """Number of tokens of these images, without decoding them; counts up to `enough`."""
-        patch, count = self.backbone.facts.patch, 0
+        stride, count = min(map(self.backbone.stride, blocks)), 0
         for item in items:
             size_hw = self.size if isinstance(self.size, tuple) else item.size_hw()
-            height, width = padded(target_hw(size_hw, self.size), patch)
-            count += (height // patch) * (width // patch)
+            height, width = padded(target_hw(size_hw, self.size), self.backbone.patch)
+            count += (height // stride) * (width // stride)
             if count >= enough:
                 return enough
         return count

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from skipbench.backbones.base import Backbone
 from skipbench.backbones.health import ROUNDING_SPREAD, spread
-from skipbench.backbones.vit import Backbone
 from skipbench.engine.locks import FileLock
 from skipbench.engine.progress import progress
 from skipbench.errors import NumbersError, ResourceError
@@ -62,9 +62,9 @@ class StoreBuilder:
         """The stored plan, or the same computed again."""
         if stored := _read_plan(self.folder / "plan.json"):
             return stored
-        width_bytes = DTYPES[self.spec.store_dtype].itemsize * backbone.facts.width
+        patch_bytes = DTYPES[self.spec.store_dtype].itemsize * backbone.most_numbers_per_patch()
         return make_plan(
-            items, self.spec.size, backbone.facts.patch, width_bytes, workers,
+            items, self.spec.size, backbone.patch, patch_bytes, workers,
             shard_bytes=self.shard_bytes,
         )  # fmt: skip
 
@@ -261,9 +261,11 @@ class StoreBuilder:
     def _make_room(
         self, plan: Plan, missing: dict[str, list[int]], extractor: Extractor, limit_bytes: int
     ) -> None:
-        per_token = DTYPES[self.spec.store_dtype].itemsize * extractor.backbone.facts.width
-        shards = [plan.shards[s] for lacking in missing.values() for s in lacking]
-        need = per_token * sum(plan.tokens(image) for images in shards for image in images)
+        itemsize, need = DTYPES[self.spec.store_dtype].itemsize, 0
+        for column, lacking in missing.items():
+            patch_bytes = itemsize * extractor.backbone.numbers_per_patch(block_of(column))
+            patches = sum(plan.tokens(image) for s in lacking for image in plan.shards[s])
+            need += patch_bytes * patches
         if need > limit_bytes:
             raise ResourceError(
                 f"these features need {size_text(need)}, more than --cache-limit "
@@ -276,6 +278,10 @@ class StoreBuilder:
                 f"these features need {size_text(need)}; {self.root} has {size_text(free)} free.\n"
                 "Free some space, or use another --cache."
             )
+
+
+def block_of(column: str) -> int:
+    return int(column.partition(".")[2])
 
 
 def constant_images(images: Sequence[int], tokens: torch.Tensor) -> list[int]:

@@ -22,11 +22,12 @@ SHARD_IMAGES = 32
 class Plan:
     sizes_hw: tuple[tuple[int, int], ...]  # by image: as it enters the model, before padding
     shards: tuple[tuple[int, ...], ...]  # images by index, in the order of computing
-    patch: int
+    patch: int  # images are padded to multiples of it
 
-    def grid_hw(self, image: int) -> tuple[int, int]:
+    def grid_hw(self, image: int, stride: int | None = None) -> tuple[int, int]:
+        """Tokens of an image, one per `stride` pixels (default: one per patch)."""
         height, width = padded(self.sizes_hw[image], self.patch)
-        return height // self.patch, width // self.patch
+        return height // (stride or self.patch), width // (stride or self.patch)
 
     def tokens(self, image: int) -> int:
         height, width = self.grid_hw(image)
@@ -45,7 +46,7 @@ def make_plan(
     items: Sequence[Picture],
     size: Size,
     patch: int,
-    bytes_per_token: int,
+    bytes_per_patch: int,
     workers: int = 4,
     *,
     shard_bytes: int = SHARD_BYTES,
@@ -63,7 +64,7 @@ def make_plan(
 
     order = sorted(range(len(items)), key=large_first)
     pixels = sum(h * w for h, w in (padded(size, patch) for size in sizes)) / max(len(sizes), 1)
-    bytes_per_image = pixels / patch**2 * bytes_per_token
+    bytes_per_image = pixels / patch**2 * bytes_per_patch
     per_shard = int(min(max(shard_bytes // max(bytes_per_image, 1), 1), shard_images))
     shards = [tuple(order[i : i + per_shard]) for i in range(0, len(order), per_shard)]
     return Plan(tuple(sizes), tuple(shards), patch)

@@ -3,11 +3,12 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from skipbench.features.plan import Plan
 
@@ -19,8 +20,11 @@ class Features(Sequence[dict[str, torch.Tensor]], ABC):
 
     computed = 0  # images that were computed, not found in the store
 
-    def __init__(self, plan: Plan, degenerate: dict[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self, plan: Plan, strides: Mapping[str, int], degenerate: dict[str, tuple[int, ...]]
+    ) -> None:
         self.plan = plan
+        self.strides = strides  # by column: pixels per token
         self.columns = tuple(degenerate)
         self.degenerate = degenerate  # by column: images with constant features
 
@@ -31,9 +35,34 @@ class Features(Sequence[dict[str, torch.Tensor]], ABC):
     def tokens(
         self, image: int, columns: Sequence[str], rows: np.ndarray | None = None
     ) -> np.ndarray:
-        """(rows, channels): the columns concatenated; only some rows, where given."""
-        parts = [self.read(image, column) for column in columns]
+        """(rows, channels): the columns concatenated; only some rows, where given.
+
+        Coarser columns are resized bilinearly to the finest of them.
+        """
+        stride = self.stride(columns)
+        parts = [self._on_grid(image, column, stride) for column in columns]
         return np.concatenate([p if rows is None else p[rows] for p in parts], axis=1)
+
+    def stride(self, columns: Sequence[str]) -> int:
+        """Pixels per token of the finest of these columns."""
+        return min(self.strides[column] for column in columns)
+
+    def grid_hw(self, image: int, columns: Sequence[str]) -> tuple[int, int]:
+        return self.plan.grid_hw(image, self.stride(columns))
+
+    def token_count(self, image: int, columns: Sequence[str]) -> int:
+        """Tokens of an image."""
+        height, width = self.grid_hw(image, columns)
+        return height * width
+
+    def _on_grid(self, image: int, column: str, stride: int) -> np.ndarray:
+        tokens = self.read(image, column)
+        if self.strides[column] == stride:
+            return tokens
+        grid = torch.from_numpy(tokens).float().unflatten(0, self.grid_hw(image, [column]))
+        wanted_hw = self.plan.grid_hw(image, stride)
+        resized = F.interpolate(grid.permute(2, 0, 1)[None], wanted_hw, mode="bilinear")[0]
+        return resized.flatten(1).T.numpy().astype(tokens.dtype)
 
     def warn_of_constant_features(self) -> None:
         for column, images in self.degenerate.items():
@@ -51,7 +80,7 @@ class Features(Sequence[dict[str, torch.Tensor]], ABC):
         image %= len(self)
         return {
             column: torch.from_numpy(self.read(image, column)).unflatten(
-                0, self.plan.grid_hw(image)
+                0, self.grid_hw(image, [column])
             )
             for column in self.columns
         }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.base import Backbone
 from skipbench.engine.machine import available_bytes
 from skipbench.engine.progress import progress
 from skipbench.errors import ResourceError
@@ -14,7 +14,7 @@ from skipbench.features.build import DTYPES, constant_images, in_store_dtype
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.features.plan import Plan, make_plan
 from skipbench.features.reader import Features
-from skipbench.features.store import open_store
+from skipbench.features.store import open_store, strides_of
 from skipbench.features.stream import Extractor
 from skipbench.files import size_text
 from skipbench.images import Picture
@@ -54,8 +54,14 @@ def default_workers() -> int:
 
 
 class MemoryFeatures(Features):
-    def __init__(self, plan: Plan, columns: dict[str, list[np.ndarray]], **rest: dict) -> None:
-        super().__init__(plan, **rest)
+    def __init__(
+        self,
+        plan: Plan,
+        strides: dict[str, int],
+        degenerate: dict[str, tuple[int, ...]],
+        columns: dict[str, list[np.ndarray]],
+    ) -> None:
+        super().__init__(plan, strides, degenerate)
         self._columns = columns
 
     def read(self, image: int, column: str) -> np.ndarray:
@@ -72,9 +78,11 @@ def compute(
     label: str = "features",
 ) -> MemoryFeatures:
     """The features of these images, in memory."""
-    per_token = DTYPES[spec.store_dtype].itemsize * backbone.facts.width
-    plan = make_plan(items, spec.size, backbone.facts.patch, per_token, workers)
-    need = per_token * len(spec.columns) * sum(map(plan.tokens, range(len(items))))
+    itemsize = DTYPES[spec.store_dtype].itemsize
+    patch_bytes = itemsize * backbone.most_numbers_per_patch()
+    plan = make_plan(items, spec.size, backbone.patch, patch_bytes, workers)
+    numbers = sum(map(backbone.numbers_per_patch, spec.blocks)) * len(spec.tensors)
+    need = itemsize * numbers * sum(map(plan.tokens, range(len(items))))
     free = available_bytes()
     if need > MOST_OF_MEMORY * free:
         raise ResourceError(
@@ -93,8 +101,7 @@ def compute(
                 ):
                     columns[column][image] = values.numpy()
             advance(len(batch.images))
-    found = MemoryFeatures(
-        plan, columns, degenerate={c: tuple(sorted(found)) for c, found in degenerate.items()}
-    )
+    constant = {column: tuple(sorted(images)) for column, images in degenerate.items()}
+    found = MemoryFeatures(plan, strides_of(backbone, spec), constant, columns)
     found.computed = len(items)
     return found

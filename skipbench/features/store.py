@@ -22,12 +22,13 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.base import Backbone
 from skipbench.engine.locks import FileLock
 from skipbench.errors import ResourceError
 from skipbench.features.build import STALLED_AFTER, STORE_VERSION, StoreBuilder, shard_name
@@ -37,7 +38,7 @@ from skipbench.features.reader import Features
 from skipbench.features.stream import Extractor
 from skipbench.files import cache_folder, ensure_writable
 from skipbench.images import TRANSFORM_VERSION, Picture, fingerprint, size_name
-from skipbench.records import FeatureSpec
+from skipbench.records import IMAGENET, FeatureSpec, Preprocessing
 
 log = logging.getLogger("skipbench")
 
@@ -56,7 +57,13 @@ def model_part(backbone: Backbone) -> dict[str, Any]:
         "norm_eps": facts.norm_eps,
         "position_rule": facts.position_rule,
         "precision": backbone.precision,
+        **backbone.identity(),
+        **_unless_usual(facts.preprocessing),
     }
+
+
+def _unless_usual(preprocessing: Preprocessing) -> dict[str, Any]:
+    return {} if preprocessing == IMAGENET else {"preprocessing": asdict(preprocessing)}
 
 
 def describe(backbone: Backbone, items: Sequence[Picture], spec: FeatureSpec) -> dict[str, Any]:
@@ -72,6 +79,14 @@ def describe(backbone: Backbone, items: Sequence[Picture], spec: FeatureSpec) ->
     }
 
 
+def strides_of(backbone: Backbone, spec: FeatureSpec) -> dict[str, int]:
+    return {
+        f"{tensor}.{block}": backbone.stride(block)
+        for block in spec.blocks
+        for tensor in spec.tensors
+    }
+
+
 def key_of(about: Mapping[str, Any]) -> str:
     counted = {name: value for name, value in about.items() if name != "checkpoint"}
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:24]
@@ -81,14 +96,19 @@ class FeatureStore(Features):
     """Complete columns on disk; locked against eviction until closed."""
 
     def __init__(
-        self, folder: Path, plan: Plan, degenerate: dict[str, tuple[int, ...]], lock: FileLock
+        self,
+        folder: Path,
+        plan: Plan,
+        strides: Mapping[str, int],
+        degenerate: dict[str, tuple[int, ...]],
+        lock: FileLock,
     ) -> None:
-        super().__init__(plan, degenerate)
+        super().__init__(plan, strides, degenerate)
         self.folder = folder
         self._lock = lock
         self._open: dict[tuple[str, int], _ShardFile] = {}
         self._opening = threading.Lock()
-        self._place: dict[int, tuple[int, int]] = {}  # image → shard, first token
+        self._place: dict[int, tuple[int, int]] = {}  # image → shard, patches before it
         for shard, images in enumerate(plan.shards):
             start = 0
             for image in images:
@@ -102,7 +122,8 @@ class FeatureStore(Features):
                 while len(self._open) >= MOST_OPEN:
                     self._open.pop(next(iter(self._open))).close()
                 self._open[column, shard] = _ShardFile(self.folder / column / shard_name(shard))
-            return self._open[column, shard].rows(start, self.plan.tokens(image))
+            each = (self.plan.patch // self.strides[column]) ** 2  # tokens of a patch
+            return self._open[column, shard].rows(start * each, self.plan.tokens(image) * each)
 
     def close(self) -> None:
         for file in self._open.values():
@@ -181,7 +202,8 @@ def open_store(
             extractor = Extractor(backbone, spec, batch_size, workers)
             computed = builder.build(extractor, items, plan, limit_bytes, label)
         os.utime(builder.folder / "about.json")  # least recently used goes first
-        store = FeatureStore(builder.folder, plan, builder.degenerate(), use)
+        strides = strides_of(backbone, spec)
+        store = FeatureStore(builder.folder, plan, strides, builder.degenerate(), use)
         store.computed = computed
         store.warn_of_constant_features()
         return store

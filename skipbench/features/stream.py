@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.base import Backbone
 from skipbench.engine.device import is_out_of_memory
 from skipbench.errors import NumbersError, OutOfMemory
 from skipbench.features.plan import Plan
@@ -98,7 +98,7 @@ class Extractor:
     ) -> dict[str, torch.Tensor]:
         if self.backbone.device.type == "cuda":
             batch = batch.pin_memory().to(self.backbone.device, non_blocking=True)
-        pixels = normalise(batch.to(self.backbone.device), sizes_hw)
+        pixels = normalise(batch.to(self.backbone.device), sizes_hw, self.backbone.preprocessing)
         while True:
             try:
                 features = self.backbone(pixels, self.spec.blocks, self.spec.tensors)

@@ -15,7 +15,7 @@ import numpy as np
 
 from skipbench.errors import DataError, UsageError
 from skipbench.files import ensure_writable, write_whole
-from skipbench.record_store import packed, parse_json, read_arrays
+from skipbench.record_store import packed, parse_json, read_npz
 from skipbench.results.entries import Entry, differing, entries, grouped
 from skipbench.results.read import Source, read_results
 from skipbench.results.scores import FACTS, fits, only, parse_where
@@ -207,7 +207,7 @@ def read_baseline(path: Path, *, counts: bool = False) -> Baseline:
         twice = next(one.figure for one in figures if found[one.figure] is not one)
         raise DataError(f"{path}: two lines for {twice!r}; remove one")
     arrays = path.with_suffix(".npz")
-    return Baseline(found, protocols, read_arrays(arrays) if counts and arrays.exists() else {})
+    return Baseline(found, protocols, read_npz(arrays) if counts and arrays.exists() else {})
 
 
 def _line(content: Mapping[str, Any]) -> Expected:

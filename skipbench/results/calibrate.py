@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from skipbench.errors import CheckpointError, DataError, UsageError
 from skipbench.evaluations import find_evaluation
-from skipbench.evaluations.run import FeatureRun
+from skipbench.evaluations.run import FeatureRun, Run
 from skipbench.pipeline import carry_out, open_run
 from skipbench.records import LABELS, TOLD, Result
 from skipbench.results.baseline import name_of, read_baseline, write_baseline
@@ -19,8 +19,6 @@ from skipbench.results.read import Source, read_results
 from skipbench.results.scores import only, parse_where
 
 log = logging.getLogger("skipbench")
-
-NEEDED = {"ckpt", "dataset", "layers", "seed"}
 
 
 @dataclass(frozen=True)
@@ -104,31 +102,54 @@ def _write(path: Path, noise: Noise) -> None:
 def reopen(
     result: Result, *, ckpt: str | Path | None = None, seeds: Sequence[int], **places: Any
 ) -> FeatureRun:
-    """ckpt: new place of the weights, if they moved; places: data_root, out, cache, device, …"""
-    evaluation = find_evaluation(result.evaluation)
-    if not evaluation.has_seed:
+    """With other seeds, on the same images. ckpt: new place of the weights, if they moved; places:
+    data_root, out, cache, device, …"""
+    if not find_evaluation(result.evaluation).has_seed:
         raise UsageError(f"{result.evaluation} has no seed to change")
-    call = dict(result.environment.get("call") or {})
-    if not NEEDED <= set(call) <= NEEDED | set(evaluation.settings.options()):
-        raise UsageError(
-            f"{result.id} lacks its settings, or has those of another version: it cannot be rerun"
-        )
-    del call["seed"]
-    call |= {key: value for key, value in places.items() if value is not None}
-    call |= {"seeds": list(seeds), "ckpt": ckpt or call["ckpt"], "layers": [call["layers"]]}
-    sources = result.checkpoint.get("sources") or {}
-    call["labels"] = {k: result.checkpoint[k] for k in LABELS if sources.get(k) == TOLD}
-    run = cast(FeatureRun, open_run(evaluation, evaluation.settings.make(call)))
-    _require_same_inputs(result, call["ckpt"], run)
-    return run
-
-
-def _require_same_inputs(result: Result, ckpt: str | Path, run: FeatureRun) -> None:
-    found, made = run.backbone.facts.sha256, result.checkpoint["sha256"]
-    if found != made:
-        raise CheckpointError(
-            f"{ckpt}: not the weights of {result.id} (sha256 {found[:12]}…, not {made[:12]}…)"
-        )
+    run = cast(FeatureRun, repeat(result, ckpt=ckpt, seeds=list(seeds), **places))
     for facts, part in ((run.val_facts, result.dataset), (run.train_facts, result.training)):
         if facts and part and facts.fingerprint != part["fingerprint"]:
             raise DataError(f"{facts.name} {facts.split}: not the images or labels of {result.id}")
+    return run
+
+
+def repeat(result: Result, *, ckpt: str | Path | None = None, **changes: Any) -> Run:
+    """The same call, with the same weights; on whatever images are there now."""
+    evaluation = find_evaluation(result.evaluation)
+    known, usual = evaluation.settings.options(), evaluation.settings.defaults()
+    call = dict(result.environment.get("call") or {})
+    for name, now in (("seed", "seeds"), ("ckpt", "ckpts")):
+        if name in call and now in known:
+            call[now] = call.pop(name)
+    weights = "ckpts" if "ckpts" in known else "ckpt"
+    if not set(known) - set(usual) <= set(call) <= set(known):
+        raise UsageError(
+            f"{result.id} lacks its settings, or has those of another version: it cannot be rerun"
+        )
+    call |= {name: value for name, value in changes.items() if value is not None}
+    call[weights] = ckpt or call[weights]
+    sources = result.checkpoint.get("sources") or {}
+    call["labels"] = {k: result.checkpoint[k] for k in LABELS if sources.get(k) == TOLD}
+    try:
+        run = open_run(evaluation, evaluation.settings.make(call))
+    except DataError as error:
+        raise DataError(f"{result.id} needs {_images_of(result)}.\n{error}") from None
+    except CheckpointError as error:
+        name, sha256 = result.checkpoint["name"], result.checkpoint["sha256"]
+        raise CheckpointError(f"{result.id} needs {name}, sha256 {sha256}.\n{error}") from None
+    found, made = run.backbone.facts.sha256, result.checkpoint["sha256"]
+    if found != made:
+        raise CheckpointError(
+            f"{call[weights]}: not the weights of {result.id}: sha256 {found}, not\n{made}"
+        )
+    return run
+
+
+def _images_of(result: Result) -> str:
+    """ "voc val: 1,449 images, fingerprint 3f2a…; voc train: …" """
+    parts = [part for part in (result.dataset, result.training) if part]
+    return "; ".join(
+        f"{part['name']} {part['split']}: {part['images']:,} images, fingerprint "
+        f"{part['fingerprint'][:12]}"
+        for part in parts
+    )

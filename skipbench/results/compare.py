@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import DataError, UsageError
-from skipbench.files import ensure_writable
+from skipbench.files import WEIGHT_SUFFIXES, ensure_writable, is_folder, user_path
 from skipbench.metrics.intervals import RESAMPLES
 from skipbench.records import Result
 from skipbench.results.entries import Entry, differing, entries
 from skipbench.results.paired import Move, Paired, paired
-from skipbench.results.read import Source, Stored, pick, read_results, selected_on
+from skipbench.results.pick import pick
+from skipbench.results.read import Source, Stored, read_results, selected_on
 from skipbench.results.scores import Score
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ def compare(
 ) -> list[Paired]:
     """`skipbench compare`: one comparison for each evaluation that both have.
 
-    a, b: a Result, an id or its beginning, a checkpoint's name, a folder or file of records;
-    results: where they were written; select: "val" or "holdout", the images on which the learning
-    rate (of a probe) or the block (of TokenCut) was chosen.
+    a, b: a Result, an id or its beginning, a checkpoint's name or path, a folder or file of
+    records; results: where they were written; select: "val" or "holdout", the images on which the
+    learning rate (of a probe) or the block (of TokenCut) was chosen.
     """
     known = cache(lambda: read_results(results))  # once, if at all
     sides = [_records(name, known) for name in (a, b)]
@@ -62,11 +63,18 @@ def compare(
 def _records(name: Source, known: Callable[[], list[Stored]]) -> list[Stored]:
     if isinstance(name, Result):  # its counts are where it was written
         return pick(known(), name.id)
-    if not isinstance(name, str):
-        return read_results(name)
-    path = Path(name).expanduser()
-    found = read_results(path) if path.suffix == ".json" or path.is_dir() else []
-    return found or pick(known(), name)
+    if isinstance(name, Stored):
+        return [name]
+    found = read_results(user_path(name)) if is_place_of_records(name) else []
+    return found or pick(known(), str(name))
+
+
+def is_place_of_records(name: str | Path) -> bool:
+    """A file, or a folder that is no checkpoint."""
+    path = user_path(name)
+    if not is_folder(path):
+        return path.suffix == ".json"
+    return not any(file.suffix in WEIGHT_SUFFIXES for file in path.iterdir())
 
 
 def _pairs(a: Sequence[Entry], b: Sequence[Entry]) -> list[tuple[Entry, Entry]]:

@@ -1,14 +1,14 @@
 """The records of folders and files, and what was left out."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from skipbench.errors import DataError, UsageError, did_you_mean, some_of
+from skipbench.errors import DataError
 from skipbench.record_store import read_arrays, read_result
 from skipbench.records import Result
 
@@ -27,6 +27,11 @@ class Stored:
     @property
     def path(self) -> Path:
         return self.folder / f"{self.stem or self.result.id}.json"
+
+    @property
+    def ckpt(self) -> str:
+        """Where its weights were; empty if nobody wrote it down."""
+        return str((self.result.environment.get("call") or {}).get("ckpt") or "")
 
     def arrays(self) -> dict[str, np.ndarray]:
         return read_arrays(self.path.with_suffix(".npz"))
@@ -63,6 +68,7 @@ def sift(
     """And the error of each file that was left out."""
     found: dict[str, Stored] = {}
     wrong: dict[Path, DataError] = {}
+    unsealed = 0
     for source in listed(sources):
         if isinstance(source, Stored | Result):
             stored = source if isinstance(source, Stored) else Stored(source, Path("results"))
@@ -77,9 +83,12 @@ def sift(
                 log.warning("left out: %s", error)
                 wrong[path] = error
                 continue
+            unsealed += result.determines is None
             first = found.setdefault(result.id, Stored(result, path.parent, path.stem))
             if first.result.metrics != result.metrics:
                 log.warning("left out: %s has other scores than %s", path, first.path)
+    if unsealed:
+        log.info("%d records of an earlier version have no digest: edits go unnoticed", unsealed)
     return [found[key] for key in sorted(found)], wrong
 
 
@@ -117,31 +126,3 @@ def _files(source: Path) -> list[Path]:
     if not source.exists():
         raise DataError(f"no results at {source}: give a folder with results of an evaluation")
     return [source]
-
-
-def pick(stored: Sequence[Stored], name: str) -> list[Stored]:
-    """By id, by its beginning, or by the name of a checkpoint (all of its records)."""
-    for found in (
-        [one for one in stored if one.result.id == name],
-        [one for one in stored if one.result.checkpoint["name"] == name],
-        [one for one in stored if Path(one.result.checkpoint["name"]).stem == name],
-    ):
-        if found:
-            return found
-    begun = [one for one in stored if name and _begins(one.result.id, name)]
-    if len(begun) > 1:
-        ids = some_of([one.result.id for one in begun])
-        raise UsageError(f"{name!r} is the beginning of {len(begun)} ids: {ids}")
-    if begun:
-        return begun
-    names = list(dict.fromkeys(one.result.checkpoint["name"] for one in stored))
-    known = [*names, *(one.result.id for one in stored)]
-    raise UsageError(
-        f"no record {name!r}: give an id (`skipbench results list`) or the name of a checkpoint."
-        f"{did_you_mean(name, known)}\nCheckpoints here: {some_of(names) if names else 'none'}"
-    )
-
-
-def _begins(identity: str, name: str) -> bool:
-    """ "probe-voc-3f2a" and "3f2a" both stand for probe-voc-3f2a9c01b7de."""
-    return identity.startswith(name) or identity.rpartition("-")[2].startswith(name)

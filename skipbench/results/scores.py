@@ -10,7 +10,7 @@ from skipbench.errors import UsageError, did_you_mean
 from skipbench.evaluations import evaluation_of
 from skipbench.evaluations.base import Evaluation
 from skipbench.record_store import is_number
-from skipbench.records import Result
+from skipbench.records import Result, chosen_words
 from skipbench.results.read import Stored
 from skipbench.results.words import dataset_name, setting_text
 
@@ -173,13 +173,11 @@ class Score:
 
     def _partial_data(self) -> str:
         parts = [self.result.dataset, self.result.training]
-        words = [
-            f"{part['images']:,}"
-            + (f" of {part['official_images']:,}" if part["official_images"] else "")
-            + f" images of {part['split']}"
-            for part in parts
-            if part and part["partial"]
-        ]
+        words = []
+        for part in [part for part in parts if part and part["partial"]]:
+            whole = f" of {part['official_images']:,}" if part["official_images"] else ""
+            images = f"{part['images']:,}{whole} images of {part['split']}"
+            words.append(chosen_words(part.get("chosen"), images))
         return f"partial: {', '.join(words)}" if words else ""
 
     def _other_protocol(self) -> str:

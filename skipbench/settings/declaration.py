@@ -44,6 +44,11 @@ class Option:
     default_text: str | None  # in --help, instead of the default itself
     env: str | None
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Those that its value is one of, or can be."""
+        return getattr(self.parse, "words", ())
+
 
 def setting(
     default: Any = MISSING,

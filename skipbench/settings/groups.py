@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from skipbench.errors import CheckpointError
+from skipbench.errors import CheckpointError, UsageError
 from skipbench.files import cache_folder, ensure_writable, missing_checkpoint
 from skipbench.records import LABELS, PRECISIONS, PositionRule, Residual, StoreDtype
 from skipbench.settings import parsers
@@ -110,10 +110,33 @@ class DataSettings(Settings):
         None, help="Use at most the first N images of each split.", parse=parsers.integer(1),
         panel=DATA, metavar="N",
     )  # fmt: skip
+    sample: int | None = setting(
+        None, help="Use at most N random images of each split.", parse=parsers.integer(1),
+        panel=DATA, metavar="N",
+    )  # fmt: skip
+    subset_seed: int = setting(
+        0, help="Random seed of --sample.", parse=parsers.integer(0), panel=DATA, metavar="N"
+    )
     skip_bad: int = setting(
         0, help="Leave out up to N images that cannot be decoded.", parse=parsers.integer(0),
         panel=DATA, metavar="N",
     )  # fmt: skip
+
+    def check(self) -> None:
+        super().check()
+        limit = self.changed().get("limit")
+        if self.sample is not None and limit is not None:
+            raise UsageError(
+                f"--sample {self.sample}: not together with --limit {limit}, which takes the first "
+                "images of each split; --sample takes random ones"
+            )
+
+    def of_data(self) -> dict[str, Any]:
+        """What every split is opened with."""
+        return {
+            "root": self.data_root, "limit": self.limit, "sample": self.sample,
+            "seed": self.subset_seed, "skip_bad": self.skip_bad,
+        }  # fmt: skip
 
     def call(self) -> dict[str, Any]:
         call = super().call()

@@ -7,12 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.errors import UsageError, did_you_mean
+from skipbench.features.layers import NAMED, check_layers
 
 Parse = Callable[[Any], Any]
 
 
 class InvalidError(ValueError):
     """What was expected instead; `Settings.parse` puts the option and the value in front."""
+
+
+def offers(*words: str) -> Callable[[Parse], Parse]:
+    """The words that the shell completes."""
+
+    def mark(parse: Parse) -> Parse:
+        parse.words = words  # type: ignore[attr-defined]
+        return parse
+
+    return mark
 
 
 def switch(value: Any) -> bool:
@@ -26,6 +37,7 @@ def integer(least: int = 0, most: int | None = None, word: str = "") -> Parse:
     bounds = f"of at least {least}" if most is None else f"from {least} to {most:,}"
     expected = f"expected {f'{word} or ' if word else ''}an integer {bounds}"
 
+    @offers(*filter(None, [word]))
     def parse(value: Any) -> int | str:
         if word and value == word:
             return word
@@ -55,6 +67,7 @@ def amount(value: Any) -> float:
 
 
 def choice(*known: str) -> Parse:
+    @offers(*known)
     def parse(value: Any) -> str:
         if value not in known or not isinstance(value, str):
             raise InvalidError(f"expected {one_of(known)}{_hint(str(value), known)}")
@@ -73,12 +86,22 @@ def _hint(word: str, known: Iterable[str]) -> str:
     return f".{near}" if near else ""
 
 
+def distinct(values: Iterable[Any]) -> tuple[Any, ...]:
+    """As they are: a value that is there twice is taken for a mistake."""
+    found = tuple(values)
+    for place, value in enumerate(found):
+        if value in found[:place]:
+            raise InvalidError(f"{value} is given twice")
+    return found
+
+
 def choices(*known: str) -> Parse:
-    """One or several; in the order given, each once."""
+    """One or several, in the order given."""
     one = choice(*known)
 
+    @offers(*known)
     def parse(value: Any) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(map(one, several(value))))
+        return distinct(map(one, several(value)))
 
     return parse
 
@@ -111,31 +134,31 @@ def listed(value: Any) -> list[str]:
 
 
 def integers(least: int, most: int | None = None, example: str = "0,1,2") -> Parse:
-    """One or several; in the order given, each once."""
+    """One or several, in the order given."""
     one = integer(least, most)
     bounds = f"of at least {least}" if most is None else f"from {least} to {most:,}"
 
     def parse(value: Any) -> tuple[int, ...]:
         try:
-            found = tuple(dict.fromkeys(map(one, listed(value))))
+            found = tuple(map(one, listed(value)))
         except InvalidError:
             found = ()
         if not found:
             raise InvalidError(f"expected integers {bounds}, such as {example}")
-        return found
+        return distinct(found)
 
     return parse
 
 
 def numbers(low: float, high: float, example: str) -> Parse:
-    """One or several, bounds included; sorted, each once."""
+    """One or several, bounds included; sorted."""
 
     def parse(value: Any) -> tuple[float, ...]:
         found = [_number(part) for part in listed(value)]
         good = [one for one in found if one is not None and low <= one <= high]
         if not found or len(good) < len(found):
             raise InvalidError(f"expected numbers from {low:g} to {high:g}, such as {example}")
-        return tuple(sorted(set(good)))
+        return tuple(sorted(distinct(good)))
 
     return parse
 
@@ -150,10 +173,9 @@ def image_size(value: Any) -> str:
     return str(value)
 
 
+@offers(*NAMED)
 def layer_set(value: Any) -> str:
     """One set of blocks: a name or numbers."""
-    from skipbench.features.layers import NAMED, check_layers
-
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = ",".join(map(str, value))
     try:
@@ -162,12 +184,15 @@ def layer_set(value: Any) -> str:
         known = ", ".join(NAMED)
         hint = _hint(str(value), NAMED)
         raise InvalidError(f"expected {known} or block numbers such as 2,5,-1{hint}") from None
-    return str(value).strip()
+    blocks = str(value).strip()
+    distinct([blocks] if blocks in NAMED else map(int, blocks.split(",")))
+    return blocks
 
 
+@offers(*NAMED)
 def layer_sets(value: Any) -> tuple[str, ...]:
     """Several, each with records of its own."""
-    found = tuple(dict.fromkeys(map(layer_set, several(value))))
+    found = distinct(map(layer_set, several(value)))
     if not found:
         raise InvalidError("expected at least one set of layers")
     return found
@@ -185,6 +210,7 @@ def byte_count(value: Any) -> int:
     return count
 
 
+@offers("auto", "cpu", "cuda", "mps")
 def device(value: Any) -> str:
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", str(value)):
         raise InvalidError("expected auto, cpu, cuda, cuda:N or mps")
@@ -200,6 +226,7 @@ def facts(known: Mapping[str, type], example: str) -> Parse:
         mapping = isinstance(value, Mapping)
         pairs = value.items() if mapping else [_pair(one) for one in several(value)]
         named = [(str(name).strip(), fact) for name, fact in pairs]
+        distinct(name for name, _ in named)
         return {name: one(name, fact) for name, fact in named}
 
     def one(name: str, value: Any) -> Any:

@@ -117,12 +117,12 @@ def open_entry(entry: "CheckpointEntry", device: str) -> Opened:
         "labels": entry.labels,
     }
     inspection = inspect(entry.path, **reading)
-    checkpoint = inspection.checkpoint
-    _compare_hash(entry, checkpoint.facts.sha256)
-    told, named = checkpoint.facts.epoch, entry.name_epoch
+    model = inspection.model
+    _compare_hash(entry, model.facts.sha256)
+    told, named = model.facts.epoch, entry.name_epoch
     if told is not None and named is not None and abs(told - named) > 1:  # DINO counts from both
         log.warning("%s says epoch %s, its name %s: using the file's", entry.name, told, named)
-    if checkpoint.facts.epoch is None and entry.name_epoch is not None:
-        checkpoint = labelled(checkpoint, {"epoch": entry.name_epoch})
-        inspection = replace(inspection, checkpoint=checkpoint)
+    if model.facts.epoch is None and entry.name_epoch is not None:
+        labels = {"epoch": entry.name_epoch}
+        inspection = replace(inspection, model=labelled(model, labels))
     return Opened(reading, inspection)

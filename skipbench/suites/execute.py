@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from traceback import format_exc
 from typing import TYPE_CHECKING, Any, Literal
 
 from skipbench.engine.progress import Begin, overall
@@ -138,7 +137,7 @@ class _Work:
 
     def _refuse_duplicate(self, opened: Opened, name: str) -> None:
         """Two names for one model would overwrite each other's records."""
-        choice, facts = opened.inspection.choice, opened.inspection.checkpoint.facts
+        choice, facts = opened.inspection.choice, opened.inspection.model.facts
         first = self._first_name({**vars(facts), "residual": choice and choice.residual}, name)
         if first != name:
             raise UsageError(f"the same weights as {first}, whose records they would overwrite")
@@ -190,7 +189,7 @@ class _Work:
         except Exception as error:
             bug = "" if isinstance(error, SkipbenchError) else f"a bug: {type(error).__name__}: "
             log.error("%s failed: %s%s", whose, bug, error)
-            log.debug("%s", format_exc())
+            log.debug("%s", whose, exc_info=True)
             for cell in cells:
                 if cell not in self.outcomes:
                     self.ledger.fail(cell, error)

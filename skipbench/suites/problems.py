@@ -44,9 +44,6 @@ class Problems:
         kind = UsageError if isinstance(error, str) else type(error)
         self._found.setdefault(f"{self.path}: {where}: {error}", kind)
 
-    def __len__(self) -> int:
-        return len(self._found)
-
     def raise_if_any(self) -> None:
         """A mistake in the suite is wrong usage; if only files are missing, the error is theirs."""
         if not self._found:

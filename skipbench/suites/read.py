@@ -14,6 +14,7 @@ datasets = ["voc", "ade20k"]
 layers = ["last", "multiscale"]     # and any other setting of `skipbench probe`
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -43,7 +44,7 @@ def parse_names(value: Any) -> tuple[str, ...]:
     names = value if isinstance(value, list) else [value]
     if not names:
         raise InvalidError("expected at least one data set")
-    return tuple(dict.fromkeys(map(parsers.text, names)))
+    return parsers.distinct(map(parsers.text, names))
 
 
 READING = {name: option.parse for name, option in ReadingSettings.options().items()}
@@ -115,11 +116,11 @@ def read_suite(path: str | Path) -> Suite:
         for entry in _checkpoints(table, base)
     ]
     found = [
-        entry
+        _evaluation(table, base)
         for table in _tables(settings.pop("evaluation", None), "evaluation", top)
-        if (entry := _evaluation(table, base))
     ]
     _refuse_equal_names(checkpoints, problems)
+    _refuse_equal_files(checkpoints, problems)
     named = _with_names(found)
     _refuse_equal_names(named, problems)
     for key in ("out", "data_root", "cache"):
@@ -143,17 +144,20 @@ def _tables(value: Any, name: str, top: Table) -> Iterator[Table]:
 
 
 def _checkpoints(table: Table, base: Path) -> list[CheckpointEntry]:
-    """One, or one for each file of a pattern."""
+    """One, or one for each file of a pattern. Of a wrong path there is the name alone."""
     good = table.checked(CHECKPOINT_KEYS)
     if "path" not in table.values:
         table.add("path", "missing")
-    if "path" not in good:
-        return []
-    try:
-        files, is_pattern = checkpoint_files(good.pop("path"), base)
-    except SkipbenchError as error:
-        table.add("path", error)
-        return []
+    files: list[str] = []
+    is_pattern = False
+    if "path" in good:
+        try:
+            files, is_pattern = checkpoint_files(good.pop("path"), base)
+        except SkipbenchError as error:
+            table.add("path", error)
+    if not files:
+        name = good.get("name")
+        return [CheckpointEntry(name, "", table.path, name)] if name else []
     for key in OF_ONE_FILE:
         if is_pattern and key in table.values:
             table.add(key, "not allowed with a pattern; give each file its own [[checkpoint]]")
@@ -179,8 +183,8 @@ def _name_label(name: str, file: str) -> dict[str, str | int]:
 # -- evaluations
 
 
-def _evaluation(table: Table, base: Path) -> EvaluationEntry | None:
-    before, known = len(table.problems), evaluations()
+def _evaluation(table: Table, base: Path) -> EvaluationEntry:
+    known = evaluations()
     word = str(table.values.get("kind", ""))
     options = {k: v for k, v in table.values.items() if k not in EVALUATION_KEYS}
     if word not in known:
@@ -195,8 +199,6 @@ def _evaluation(table: Table, base: Path) -> EvaluationEntry | None:
     if word in known:
         right = {key: value for key, value in options.items() if key in good}
         _check_together(known[word], right, next(filter(None, datasets), "shapes"), table)
-    if len(table.problems) > before:
-        return None
     found = tuple(filter(None, datasets))
     return EvaluationEntry(good.get("name", ""), word, table.path, found, options)
 
@@ -260,6 +262,30 @@ def _refuse_equal_names(
             words = f"{entry.name!r} is also {first[entry.name]}; names must be unique"
             problems.add(f"{entry.table}.name", words)
         first.setdefault(entry.name, entry.table)
+
+
+def _refuse_equal_files(entries: list[CheckpointEntry], problems: Problems) -> None:
+    """They would overwrite each other's records."""
+    by_file: dict[str, list[CheckpointEntry]] = {}
+    for entry in [entry for entry in entries if entry.path]:
+        before = by_file.setdefault(os.path.realpath(entry.path), [])
+        if first := next((one for one in before if _is_same_model(one, entry)), None):
+            problems.add(
+                f"{entry.table}.path",
+                f"{Path(entry.path).name} is also in {first.table}, whose records it would "
+                "overwrite; remove one of the two, or run one as skip and the other as skipless",
+            )
+        before.append(entry)
+
+
+def _is_same_model(one: CheckpointEntry, other: CheckpointEntry) -> bool:
+    """Of two entries with the same file; what `auto` finds is not known yet."""
+    variants = {one.residual, other.residual}
+    return (
+        (len(variants) == 1 or "auto" in variants)
+        and (one.weights or "teacher") == (other.weights or "teacher")
+        and one.position_rule == other.position_rule
+    )
 
 
 def _make_absolute(settings: dict[str, Any], key: str, base: Path, top: Table) -> None:

@@ -8,6 +8,7 @@ from conftest import SHARED, original_state
 
 from skipbench.backbones import health
 from skipbench.backbones.health import choose_variant
+from skipbench.backbones.vit import vit_model
 from skipbench.checkpoints import Checkpoint, open_checkpoint
 from skipbench.demo import make_weights, small_facts
 from skipbench.errors import NumbersError, UnclearVariant
@@ -23,7 +24,9 @@ def made():
 
 @pytest.fixture(scope="module")
 def verdicts(made):
-    return {residual: health.examine(checkpoint) for residual, checkpoint in made.items()}
+    return {
+        residual: health.examine(vit_model(checkpoint)) for residual, checkpoint in made.items()
+    }
 
 
 def test_weights_for_skip_run_skipless_collapse(verdicts):
@@ -148,7 +151,7 @@ def test_nan_in_one_variant_decides_for_the_other(tmp_path):
 def test_real_dinov2_weights():
     path = SHARED / "weights" / "dinov2_vits14_fp16.safetensors"
     found = inspect(path, device="cpu")
-    facts = found.checkpoint.facts
+    facts = found.model.facts
     assert (facts.layout, facts.depth, facts.width, facts.heads) == ("dinov2", 12, 384, 6)
     assert (facts.patch, facts.grid_hw, facts.registers) == (14, (37, 37), 0)
     assert facts.layer_scale and facts.position_rule == "offset"
@@ -158,5 +161,5 @@ def test_real_dinov2_weights():
 
 def test_random_weights_without_any_training_are_not_taken_for_skipless(tmp_path):
     torch.save(original_state(), tmp_path / "w.pth")
-    verdict = health.examine(open_checkpoint(tmp_path / "w.pth"))
+    verdict = health.examine(vit_model(open_checkpoint(tmp_path / "w.pth")))
     assert verdict.winner != "skipless"

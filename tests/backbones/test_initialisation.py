@@ -14,7 +14,7 @@ from skipbench.backbones.initialisation import (
     scaled_orthogonal,
     value_and_output,
 )
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.vit import ViTBackbone
 from skipbench.checkpoints import Checkpoint
 from skipbench.demo import make_weights, small_facts
 from skipbench.images import embedded_photographs
@@ -123,7 +123,7 @@ def test_spread_decays_far_more_slowly_through_twelve_skipless_blocks(seed):
     facts = small_facts(width=192, depth=12, heads=3)
     found = {}
     for name in ("skip", "skipless"):
-        backbone = Backbone(Checkpoint(make_weights(name, facts, seed), facts), "skipless")
+        backbone = ViTBackbone(Checkpoint(make_weights(name, facts, seed), facts), "skipless")
         given = backbone(embedded_photographs((192, 256)), range(12), ("tokens",)).patches
         found[name] = [float(spread(given[b, "tokens"].flatten(1, 2)).median()) for b in range(12)]
     default, ours = found["skip"], found["skipless"]

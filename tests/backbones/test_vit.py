@@ -5,7 +5,7 @@ import reference
 import torch
 from conftest import original_state, pixels
 
-from skipbench.backbones.vit import Backbone, SkipBlock, SkiplessBlock
+from skipbench.backbones.vit import SkipBlock, SkiplessBlock, ViTBackbone
 from skipbench.checkpoints import Expected, open_checkpoint
 from skipbench.errors import NumbersError, UsageError
 from skipbench.records import TENSORS
@@ -14,7 +14,7 @@ from skipbench.records import TENSORS
 def load(tmp_path, state, residual="skip", heads=2, **options):
     path = tmp_path / "w.pth"
     torch.save(state, path)
-    return Backbone(open_checkpoint(path, expected=Expected(heads=heads), **options), residual)
+    return ViTBackbone(open_checkpoint(path, expected=Expected(heads=heads), **options), residual)
 
 
 def assert_close(ours, theirs, tolerance=1e-5):
@@ -159,6 +159,6 @@ def test_gpu_agrees_with_cpu(tmp_path, state):
     torch.save(state, path)
     checkpoint = open_checkpoint(path)
     image = pixels(2, 3, 24, 40)
-    on_cpu = Backbone(checkpoint, "skip", "cpu")(image, [-1]).patches[2, "tokens_norm"]
-    on_gpu = Backbone(checkpoint, "skip", "cuda")(image, [-1]).patches[2, "tokens_norm"]
+    on_cpu = ViTBackbone(checkpoint, "skip", "cpu")(image, [-1]).patches[2, "tokens_norm"]
+    on_gpu = ViTBackbone(checkpoint, "skip", "cuda")(image, [-1]).patches[2, "tokens_norm"]
     assert_close(on_gpu.cpu(), on_cpu.double(), 1e-3)

@@ -10,7 +10,7 @@ import torch
 from conftest import original_state, pixels
 from safetensors.torch import load_file, save_file
 
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.vit import ViTBackbone
 from skipbench.checkpoints import Expected, open_checkpoint, save_checkpoint
 from skipbench.errors import CheckpointError, NumbersError
 
@@ -27,7 +27,7 @@ ARGUMENTS = argparse.Namespace(
 
 def features(path, **options):
     checkpoint = open_checkpoint(path, **options)
-    return Backbone(checkpoint, "skip")(pixels(1, 3, 24, 40)).patches[2, "tokens_norm"]
+    return ViTBackbone(checkpoint, "skip")(pixels(1, 3, 24, 40)).patches[2, "tokens_norm"]
 
 
 def saved(tmp_path, content, name="w.pth", **options):

@@ -100,7 +100,7 @@ def test_help_fits_and_no_text_is_squeezed(help_of, words, columns):
 def column_of(flag, text, lines):
     """Where the help of an option begins."""
     first = text.split()[0]
-    [line] = [line for line in lines if re.match(rf"│ [ *]*{flag}[ ,]", line)]
+    [line] = [line for line in lines if re.match(rf"│ [ *]{{0,4}}{flag}[ ,]", line)]
     return line.index(first, line.index(flag) + len(flag))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import clean_environment, original_state
 
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.vit import ViTBackbone
 from skipbench.checkpoints import open_checkpoint
 from skipbench.errors import DataError, NumbersError, UsageError
 from skipbench.features.layers import multiscale, parse_layers
@@ -70,7 +70,7 @@ def test_a_plan_holds_every_image_once(count, batch_size):
 
 def test_plan_of_native_sizes(pictures):
     items = find_images([pictures])
-    plan = make_plan(items, None, 8, bytes_per_token=256)
+    plan = make_plan(items, None, 8, bytes_per_patch=256)
     assert plan.sizes_hw[0] == (40, 56) and plan.grid_hw(3) == (5, 7)  # 33×50 → 40×56
     order = [i for shard in plan.shards for i in shard]
     assert order == [0, 2, 3, 5, 6, 1, 4]  # large first, then by name
@@ -78,14 +78,14 @@ def test_plan_of_native_sizes(pictures):
 
 
 def test_plan_of_one_size(pictures):
-    plan = make_plan(find_images([pictures]), (48, 32), 8, bytes_per_token=256)
+    plan = make_plan(find_images([pictures]), (48, 32), 8, bytes_per_patch=256)
     assert set(plan.sizes_hw) == {(48, 32)} and plan.grid_hw(0) == (6, 4)
     assert plan.shards == (tuple(range(7)),)
 
 
 def test_shards_have_a_sensible_size(pictures):
     items = find_images([pictures]) * 100
-    shards = make_plan(items, (448, 448), 16, bytes_per_token=768).shards
+    shards = make_plan(items, (448, 448), 16, bytes_per_patch=768).shards
     assert [len(s) for s in make_plan(items, (896, 896), 16, 768).shards[:-1]] == [13] * 53
     assert [len(s) for s in shards[:-1]] == [32] * (len(shards) - 1)
 
@@ -95,7 +95,7 @@ def test_shards_have_a_sensible_size(pictures):
 
 @pytest.fixture
 def backbone(ckpt):
-    return Backbone(open_checkpoint(ckpt), "skip")
+    return ViTBackbone(open_checkpoint(ckpt), "skip")
 
 
 @pytest.mark.parametrize("size_hw", [None, (48, 32), (45, 30)])
@@ -174,11 +174,11 @@ def test_fp16_overflow_goes_on_in_bf16(tmp_path, pictures, caplog):
     items = find_images([pictures])
     spec = FeatureSpec(blocks=(2,), size=(24, 40))
     plan = make_plan(items, (24, 40), 8, 256)
-    backbone = Backbone(open_checkpoint(tmp_path / "w.pth"), "skip", precision="fp16")
+    backbone = ViTBackbone(open_checkpoint(tmp_path / "w.pth"), "skip", precision="fp16")
     batches = list(Extractor(backbone, spec, 4).stream(items, plan))
     assert backbone.precision == "bf16"
     assert "block 1" in caplog.text and "switching to bf16" in caplog.text
-    exact = Backbone(open_checkpoint(tmp_path / "w.pth"), "skip")
+    exact = ViTBackbone(open_checkpoint(tmp_path / "w.pth"), "skip")
     reference = next(Extractor(exact, spec, 4).stream(items, plan)).columns["tokens_norm.2"]
     ours = batches[0].columns["tokens_norm.2"]
     assert torch.isfinite(ours).all()
@@ -190,7 +190,8 @@ def test_overflow_in_fp32_is_an_error(tmp_path):
     state["blocks.1.mlp.fc1.bias"] = state["blocks.1.mlp.fc1.bias"] + 3e38
     torch.save(state, tmp_path / "w.pth")
     extractor = Extractor(
-        Backbone(open_checkpoint(tmp_path / "w.pth"), "skip", precision="fp16"), FeatureSpec((2,))
+        ViTBackbone(open_checkpoint(tmp_path / "w.pth"), "skip", precision="fp16"),
+        FeatureSpec((2,)),
     )
     batch = torch.randint(0, 255, (1, 3, 24, 40), dtype=torch.uint8)
     with pytest.raises(NumbersError, match=r"fp32.*block 1"):
@@ -202,12 +203,12 @@ def test_overflow_in_fp32_is_an_error(tmp_path):
 CHILD = """
     import logging, resource, sys, torch
     logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
-    from skipbench.backbones.vit import Backbone
+    from skipbench.backbones.vit import ViTBackbone
     from skipbench.checkpoints import open_checkpoint
     from skipbench.features.stream import Extractor
     from skipbench.records import FeatureSpec
     torch.set_num_threads(1)
-    extractor = Extractor(Backbone(open_checkpoint(sys.argv[1]), "skip"), FeatureSpec((2,)))
+    extractor = Extractor(ViTBackbone(open_checkpoint(sys.argv[1]), "skip"), FeatureSpec((2,)))
     side, count = int(sys.argv[2]), int(sys.argv[3])
     small = torch.zeros(1, 3, 24, 40, dtype=torch.uint8)
     list(extractor.run([0], small, [(24, 40)]))  # libraries are loaded before memory is tight
@@ -244,7 +245,7 @@ def test_out_of_memory_of_a_gpu_is_recognised(backbone):
     calls = []
 
     class Tight:
-        device, facts = whole.device, whole.facts
+        device, facts, preprocessing = whole.device, whole.facts, whole.preprocessing
         precision = "fp32"
 
         def __call__(self, images, blocks, tensors):
@@ -263,7 +264,7 @@ def test_out_of_memory_of_a_gpu_is_recognised(backbone):
 
 @pytest.mark.gpu
 def test_gpu_halves_a_batch_that_does_not_fit(ckpt):
-    backbone = Backbone(open_checkpoint(ckpt), "skip", "cuda")
+    backbone = ViTBackbone(open_checkpoint(ckpt), "skip", "cuda")
     extractor = Extractor(backbone, FeatureSpec((2,)))
     torch.cuda.set_per_process_memory_fraction(0.02)
     try:

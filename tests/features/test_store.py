@@ -17,7 +17,7 @@ import torch
 from conftest import SHARED, clean_environment, original_state
 
 import skipbench.features.build as build
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.vit import ViTBackbone
 from skipbench.checkpoints import open_checkpoint
 from skipbench.demo import make_weights, small_facts
 from skipbench.engine.locks import FileLock
@@ -37,7 +37,7 @@ open_store = partial(open_any_store, shard_bytes=2 * 3840)
 
 @pytest.fixture
 def backbone(ckpt):
-    return Backbone(open_checkpoint(ckpt), "skip")
+    return ViTBackbone(open_checkpoint(ckpt), "skip")
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def items(pictures):
 @pytest.fixture
 def count_forwards(monkeypatch):
     calls = []
-    whole = Backbone.__call__
+    whole = ViTBackbone.__call__
     monkeypatch.setattr(
-        Backbone, "__call__", lambda self, x, *a: calls.append(len(x)) or whole(self, x, *a)
+        ViTBackbone, "__call__", lambda self, x, *a: calls.append(len(x)) or whole(self, x, *a)
     )
     return calls
 
@@ -125,11 +125,11 @@ def test_found_again_without_computing(backbone, items, tmp_path, count_forwards
 
 def change_weights(tmp_path, backbone, items):
     torch.save(original_state(seed=5), tmp_path / "other.pth")
-    return Backbone(open_checkpoint(tmp_path / "other.pth"), "skip"), items, SPEC
+    return ViTBackbone(open_checkpoint(tmp_path / "other.pth"), "skip"), items, SPEC
 
 
 def change_residual(tmp_path, backbone, items):
-    return Backbone(open_checkpoint(tmp_path / "backbone.pth"), "skipless"), items, SPEC
+    return ViTBackbone(open_checkpoint(tmp_path / "backbone.pth"), "skipless"), items, SPEC
 
 
 def change_size(tmp_path, backbone, items):
@@ -143,7 +143,7 @@ def change_precision(tmp_path, backbone, items):
 
 def change_rule(tmp_path, backbone, items):
     checkpoint = open_checkpoint(tmp_path / "backbone.pth", position_rule="antialias")
-    return Backbone(checkpoint, "skip"), items, SPEC
+    return ViTBackbone(checkpoint, "skip"), items, SPEC
 
 
 def change_list(tmp_path, backbone, items):
@@ -235,7 +235,7 @@ def test_a_damaged_list_never_gives_wrong_features(name, where, backbone, items,
 CHILD = """
     import sys, time
     import skipbench.features.build as build
-    from skipbench.backbones.vit import Backbone
+    from skipbench.backbones.vit import ViTBackbone
     from skipbench.checkpoints import open_checkpoint
     from skipbench.features.store import open_store
     from skipbench.images import find_images
@@ -264,7 +264,7 @@ CHILD = """
         return step
     for name in names:
         setattr(build, name, wrap(getattr(build, name)))
-    backbone = Backbone(open_checkpoint(ckpt), "skip")
+    backbone = ViTBackbone(open_checkpoint(ckpt), "skip")
     print("ready", flush=True)
     items = find_images([pictures])
     with open_store(backbone, items, spec, cache=cache, shard_bytes=2 * 3840) as store:
@@ -438,7 +438,7 @@ def test_values_beyond_fp16_are_not_stored_as_infinity(tmp_path, items):
     state = original_state()
     state["blocks.2.mlp.fc2.bias"] = state["blocks.2.mlp.fc2.bias"] + 1e5
     torch.save(state, tmp_path / "w.pth")
-    backbone = Backbone(open_checkpoint(tmp_path / "w.pth"), "skip")
+    backbone = ViTBackbone(open_checkpoint(tmp_path / "w.pth"), "skip")
     spec = FeatureSpec((2,), ("tokens",), (24, 40))
     with pytest.raises(NumbersError, match="--store-dtype fp32"):
         open_store(backbone, items, spec, cache=tmp_path / "c")
@@ -454,7 +454,7 @@ def test_constant_features_are_counted_and_said(tmp_path, items, caplog):
     """Weights for skip, run skipless: after the last block all tokens of an image are alike."""
     facts = small_facts(width=64, depth=4, patch=8, heads=1)
     torch.save(make_weights("skip", facts), tmp_path / "w.pth")
-    backbone = Backbone(open_checkpoint(tmp_path / "w.pth"), "skipless")
+    backbone = ViTBackbone(open_checkpoint(tmp_path / "w.pth"), "skipless")
     spec = FeatureSpec((0, 3), size=(24, 40))
     for _ in range(2):  # computed, and found again
         caplog.clear()
@@ -475,7 +475,7 @@ def test_about_is_readable(backbone, items, tmp_path):
 @pytest.mark.skipif(not SHARED.exists(), reason="no real weights here")
 def test_real_weights_on_real_photographs(tmp_path):
     """Neighbours resemble each other at least twice as much as tokens from opposite corners."""
-    backbone = Backbone(
+    backbone = ViTBackbone(
         open_checkpoint(SHARED / "weights" / "dinov2_vits14_fp16.safetensors"), "skip"
     )
     items = find_images([SHARED / "coco-mini" / "val2017"])[:3]

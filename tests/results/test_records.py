@@ -3,12 +3,20 @@
 import json
 import os
 import string
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import make_result, paper_records, put_tokencut, scores_with_best, tokencut_result
+from made import (
+    make_result,
+    of_schema_1,
+    paper_records,
+    put_tokencut,
+    scores_with_best,
+    tokencut_result,
+)
 
 from skipbench.errors import DataError, UsageError
 from skipbench.record_store import (
@@ -16,10 +24,12 @@ from skipbench.record_store import (
     plain_result,
     read_arrays,
     read_result,
+    result_id,
     write_result,
 )
 from skipbench.records import RESULT_SCHEMA, Result
-from skipbench.results.read import pick, read_results, selected_on
+from skipbench.results.pick import pick
+from skipbench.results.read import read_results, selected_on
 
 # Anything that JSON can say, lone surrogates of strange file names among it.
 bytes_as_text = st.binary(max_size=8).map(lambda b: b.decode("utf-8", "surrogateescape"))
@@ -64,11 +74,11 @@ metrics = st.builds(
     st.none() | st.tuples(numbers, numbers),
 )
 records = st.builds(
-    plain_result,
-    id=st.text(string.ascii_lowercase + string.digits + "-", min_size=1, max_size=20).map(
-        "x".__add__
+    lambda **parts: plain_result(
+        id=result_id(parts["evaluation"], parts["dataset"]["name"], parts["determines"]), **parts
     ),
-    evaluation=st.text(max_size=8),
+    evaluation=st.text(string.ascii_lowercase + string.digits + "-", min_size=1, max_size=20),
+    determines=parts,
     metrics=metrics,
     checkpoint=checkpoints,
     features=parts,
@@ -165,7 +175,8 @@ def test_records_of_another_shape_are_left_out_too(
 ):
     monkeypatch.chdir(tmp_path)
     write_result(tmp_path, make_result(), {})
-    odd = {**make_result(name="odd").to_json(), part: content}
+    odd = {**of_schema_1(make_result(name="odd")).to_json(), part: content}
+    del odd["determines"]
     (tmp_path / "odd.json").write_text(json.dumps(odd))
     done = cli(*command, tmp_path)
     assert done.exit_code == 0, done.output
@@ -182,13 +193,126 @@ def test_the_same_id_with_other_figures_is_said(tmp_path, caplog):
     assert one.result.metrics["miou"] == 50.0 and "other scores" in caplog.text
 
 
-def test_a_record_under_another_file_name_has_its_arrays_there(tmp_path):
+# -- records that were changed
+
+
+def edited(path, *keys, value):
+    """One value in a record, by hand; the file is laid out anew."""
+    content = part = json.loads(path.read_text())
+    for key in keys[:-1]:
+        part = part[key]
+    assert part[keys[-1]] != value
+    part[keys[-1]] = value
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("metrics", "miou"), 99.9),
+        (("metrics", "interval"), [49.0, 50.5]),
+        (("checkpoint", "sha256"), "0" * 64),
+        (("dataset", "partial"), True),
+        (("protocol", "epochs"), 3),
+        (("environment", "skipbench"), "9"),
+        (("determines", "all"), []),
+        (("arrays",), "0" * 64),
+        (("digest",), None),
+        (("id",), "probe-voc-000000000000"),
+    ],
+    ids=lambda it: ".".join(it) if isinstance(it, tuple) else "",
+)
+def test_an_edited_record_is_damaged_for_every_reader(tmp_path, cli, keys, value):
+    honest, forged = make_result(name="a"), make_result(name="b", value=60.0, interval=[58, 62])
+    for record in (honest, forged):
+        path = write_result(tmp_path / "r", record, {"counts": np.ones((8, 3, 3))})
+    edited(path, *keys, value=value)
+    for command in (
+        ["table"],
+        ["results", "list"],
+        ["report", "-o", tmp_path / "page.html"],
+        ["check", "--baseline", tmp_path / "b.json", "--update"],
+    ):
+        done = cli(*command, tmp_path / "r")
+        assert done.exit_code == 0 and f"{path.name}: damaged record" in done.stderr
+        assert cli(*command, tmp_path / "r", "--strict").exit_code == 4
+    assert find_result(tmp_path / "r", forged.id) is None
+    assert cli("compare", tmp_path / "r", "a", "b").exit_code == 2
+    assert [one.result for one in read_results(tmp_path / "r")] == [honest]
+
+
+def test_a_part_more_or_less_is_damage_too(tmp_path):
+    path = write_result(tmp_path, make_result(), {})
+    whole = json.loads(path.read_text())
+    for name in ("digest", "arrays", "determines"):
+        path.write_text(json.dumps({k: v for k, v in whole.items() if k != name}))
+        with pytest.raises(DataError, match=path.name):
+            read_result(path)
+    path.write_text(json.dumps(whole | {"schema": 1}))  # its digests give it away
+    with pytest.raises(DataError, match=path.name):
+        read_result(path)
+    path.write_text(json.dumps(whole).replace("50.0", "1e999"))
+    with pytest.raises(DataError, match=path.name):
+        read_result(path)
+    path.write_text(json.dumps(dict(sorted(whole.items())), indent=7).replace("\n", "\r\n"))
+    assert read_result(path) == make_result()  # another layout says the same
+
+
+def test_an_id_is_that_of_the_settings(tmp_path):
+    """Even where somebody has made the digest anew."""
     record = make_result()
+    other = replace(record, determines={**record.determines, "data": "others"})
+    path = write_result(tmp_path, other, {})
+    with pytest.raises(DataError, match="its id is not that of its settings"):
+        read_result(path)
+
+
+def test_edited_arrays_are_noticed_where_they_are_used(tmp_path, cli):
+    counts = np.ones((8, 3, 3))
+    for name in ("a", "b"):
+        record = make_result(name=name)
+        write_result(tmp_path, record, {"counts": counts})
+    arrays = tmp_path / f"{record.id}.npz"
+    with arrays.open("wb") as file:
+        np.savez_compressed(file, counts=counts + 1)
+    assert cli("table", tmp_path).exit_code == 0  # tables do not read them
+    done = cli("compare", tmp_path, "a", "b")
+    assert done.exit_code == 4 and f"{arrays.name}: missing or damaged (not the" in done.stderr
+    done = cli("check", tmp_path, "--baseline", tmp_path / "b.json", "--update", "--paired")
+    assert done.exit_code == 4 and arrays.name in done.stderr
+    assert find_result(tmp_path, record.id) is None  # it is computed again
+
+
+def test_a_record_keeps_the_name_of_its_file(tmp_path):
+    record = make_result()
+    path = write_result(tmp_path, record, {})
+    path.rename(tmp_path / "mine.json")
+    with pytest.raises(DataError, match=f"mine.json: .*rename it to {record.id}.json"):
+        read_result(tmp_path / "mine.json")
+
+
+def test_records_of_schema_1_are_read_and_counted(tmp_path, caplog):
+    """The first versions wrote no digest; files of theirs may have any name."""
+    record = of_schema_1(make_result())
     write_result(tmp_path, record, {"counts": np.ones((8, 3, 3))})
+    content = json.loads((tmp_path / f"{record.id}.json").read_text())
+    assert content["schema"] == 1 and not {"digest", "arrays", "determines"} & content.keys()
+    assert find_result(tmp_path, record.id) == record  # not computed again
     for suffix in (".json", ".npz"):
         (tmp_path / f"{record.id}{suffix}").rename(tmp_path / f"mine{suffix}")
-    (one,) = read_results(tmp_path)
-    assert one.counts().shape == (8, 3, 3) and one.path.name == "mine.json"
+    for name in ("b", "c"):
+        write_result(tmp_path, of_schema_1(make_result(name=name)), {})
+    write_result(tmp_path, make_result(name="d"), {})
+    with caplog.at_level("INFO", "skipbench"):
+        found = read_results(tmp_path)
+    (mine,) = [one for one in found if one.path.name == "mine.json"]
+    assert mine.counts().shape == (8, 3, 3) and len(found) == 4
+    assert [one.getMessage() for one in caplog.records] == [
+        "3 records of an earlier version have no digest: edits go unnoticed"
+    ]
+
+
+# -- several records
 
 
 def test_several_folders_and_files_each_record_once(tmp_path):

@@ -388,8 +388,7 @@ def test_pictures_side_by_side_with_shared_ones_once(tmp_path, pair):
 
 
 def test_pictures_of_an_evaluation_without_a_figure(tmp_path):
-    plain = make_result()
-    result = replace(plain, evaluation="pca", metrics={})
+    result = replace(make_result(evaluation="pca"), metrics={})
     write_result(tmp_path, result, {})
     with_tiles(tmp_path, result, own="pca")
     page = made(tmp_path, tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from made import of_schema_1
 from PIL import Image
 
 import skipbench as sb
@@ -203,7 +204,7 @@ def test_nothing_to_draw(ckpt, tmp_path, cli):
     (stored,) = read_results("results")
     with pytest.raises(UsageError, match="no image differs"):
         draw_comparison(paired(stored, stored), 2, tmp_path / "p")
-    other = type(record)(**{**record.to_json(), "evaluation": "knn", "id": "knn-shapes-1"})
+    other = of_schema_1(record, evaluation="knn", id="knn-shapes-1")
     arrays = read_results("results")[0].arrays()
     write_result(Path("results"), other, arrays)
     done = cli("compare", "knn-shapes-1", record.id, "--pictures", "2")

@@ -75,6 +75,9 @@ CHECKPOINT, EVALUATION = "checkpoint[1]", "evaluation[1]"
         ("epochs = 2", 'protocol = "papr"', f"{EVALUATION}.protocol", "mean 'paper'", 2),
         ("epochs = 2", 'layers = ["last", "lst"]', f"{EVALUATION}.layers", "mean 'last'", 2),
         ("epochs = 2", "seeds = [-1]", f"{EVALUATION}.seeds", "expected integers", 2),
+        ("epochs = 2", "seeds = [1, 1]", f"{EVALUATION}.seeds", "1 is given twice", 2),
+        ('["shapes"]', '["shapes", "shapes"]', f"{EVALUATION}.datasets", "is given twice", 2),
+        ("limit = 6", "limit = 6\nsample = 3", f"{EVALUATION}.sample", "3: not together", 2),
         ("epochs = 2", "classes = 3", f"{EVALUATION}.datasets", "3", 2),
         ("epochs = 2", 'select = "test"', f"{EVALUATION}.select", "test: expected", 2),
         ("epochs = 2", "norm = 1", f"{EVALUATION}.norm", "1: expected true or false", 2),
@@ -147,6 +150,32 @@ def test_a_missing_data_set_is_reported_once():
     assert str(error).count("was not found") == 1
 
 
+def test_a_doubled_name_is_listed_with_the_other_mistakes():
+    head = HEAD + 'name = "a"\n'
+    text = head + head.replace("skip.pth", "gone.pth") + PROBE + 'name = "b"\n'
+    text += PROBE.replace("limit = 6", "limit = 0") + 'name = "b"\n'
+    lines = str(mistake(text)).splitlines()
+    for words in (
+        "checkpoint[2].path: no checkpoint at", "checkpoint[2].name: 'a' is also checkpoint[1]",
+        "evaluation[2].limit: 0", "evaluation[2].name: 'b' is also evaluation[1]",
+    ):  # fmt: skip
+        assert any(line.startswith(f"suite.toml: {words}") for line in lines), words
+
+
+@pytest.mark.parametrize("again", ["skip.pth", "link.pth", "sk*.pth"])
+def test_a_file_that_is_named_twice(ckpt, again):
+    """Found in the suite: the second would fail after the first has run."""
+    Path("link.pth").symlink_to(ckpt)
+    second = HEAD.replace("skip.pth", again) + 'name = "b"\n'
+    error = mistake(HEAD + second + PROBE)
+    assert error.exit_code == 2 and str(error).startswith("suite.toml: checkpoint[2].path: ")
+    assert "is also in checkpoint[1]" in str(error)
+    unclear = second.replace('"skip"', '"auto"')
+    assert "is also in checkpoint[1]" in str(mistake(HEAD + unclear + PROBE))
+    Path("suite.toml").write_text(HEAD + second.replace('"skip"', '"skipless"') + PROBE)
+    assert len(read_suite("suite.toml").checkpoints) == 2
+
+
 def test_no_suite_and_no_text(cli):
     Path("suite.toml").write_text("")
     missing = cli("run", "suit.toml")
@@ -198,7 +227,7 @@ def test_a_mistake_in_pca_is_named(key, words):
     assert words in str(mistake(text))
 
 
-@pytest.mark.parametrize("evaluation", evaluations().values(), ids=str)
+@pytest.mark.parametrize("evaluation", evaluations().values(), ids=list(evaluations()))
 def test_every_setting_is_a_key_or_comes_from_the_suite(evaluation):
     from_the_suite = {
         "out", "data_root", "cache", "cache_limit", "device", "force", "residual", "weights",

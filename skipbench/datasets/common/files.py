@@ -4,6 +4,8 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from skipbench.datasets.common.types import Colour, Item, Labels, Listing
 from skipbench.errors import DataError
 from skipbench.images import walk_images
@@ -84,6 +86,23 @@ def colour(text: str) -> Colour:
     """ "ff8000" → (255, 128, 0)."""
     red, green, blue = bytes.fromhex(text)
     return red, green, blue
+
+
+def distinct_colours(count: int, besides: Sequence[Colour] = ()) -> tuple[Colour, ...]:
+    """Each as far as can be, in CIELAB, from those before it, from `besides`, from white, and from
+    the light grey of unlabelled pixels. Without `besides`, the first is black."""
+    from skimage.color import rgb2lab
+
+    levels = np.linspace(0, 255, 9).round()
+    rgb = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), -1).reshape(-1, 3)
+    lab = rgb2lab(rgb / 255)
+    taken = rgb2lab(np.array([(255, 255, 255), (224, 224, 224), *besides]) / 255)
+    distance = np.linalg.norm(lab[:, None] - taken, axis=-1).min(1)
+    chosen: list[int] = []
+    for _ in range(count):
+        chosen.append(0 if not (chosen or besides) else int(distance.argmax()))
+        distance = np.minimum(distance, np.linalg.norm(lab - lab[chosen[-1]], axis=-1))
+    return tuple((int(r), int(g), int(b)) for r, g, b in rgb[chosen])
 
 
 def palette(count: int) -> tuple[Colour, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from skipbench.datasets.common.types import Source
+from skipbench.datasets.common.types import Kind, Source
 from skipbench.errors import DataError, UsageError, did_you_mean
 from skipbench.files import is_folder, user_path
 
@@ -36,6 +36,13 @@ ALSO = {
 def names() -> tuple[str, ...]:
     files = Path(__file__).parents[1].glob("*.py")
     return tuple(sorted(f.stem for f in files if not f.stem.startswith("_")))
+
+
+def names_with(labels: Kind) -> list[str]:
+    """The data sets that have such labels, and a folder of one's own."""
+    named = [name for name in names() if name != "folder"]
+    splits = {name: source(name).splits.values() for name in named}
+    return [*(n for n in named if any(s.labels == labels for s in splits[n])), "folder:PATH"]
 
 
 def source(name: str) -> Source:

@@ -24,6 +24,7 @@ def open_dataset(
     root: str | Path | None = None,
     limit: int | None = None,
     train_images: int | None = None,
+    sample: int | None = None,
     seed: int = 0,
     classes: int | None = None,
     skip_bad: int = 0,
@@ -31,21 +32,27 @@ def open_dataset(
     """One split of a data set (default: val, or the only one).
 
     limit         use at most the first N images; missing ones are no error then
-    train_images  a random subset of N images, the same on every machine for the same seed
+    sample        use at most N images drawn at random; missing ones are no error then
+    train_images  a random subset of N images that is the whole split for a protocol
+    seed          of random subsets, which are the same on every machine; of two, the smaller is
+                  part of the larger
     classes       which set of classes, where there are several (COCO-Stuff: 171 or 27)
     skip_bad      leave out up to N images or masks that cannot be decoded (all are tried)
     """
     kind = source(name)
     kind.check_classes(classes)
-    for option, number in (("--limit", limit), ("--train-images", train_images)):
+    given = {"--limit": limit, "--sample": sample, "--train-images": train_images}
+    for option, number in given.items():
         if number is not None and number < 1:
             raise UsageError(f"{option} {number}: expected an integer of at least 1")
+    if limit is not None and sample is not None:
+        raise UsageError(f"--sample {sample}: not together with --limit {limit}")
     folder = find_folder(name, root)
     splits = kind.splits_at(folder)
     split = find_split(name, splits, split)
     labels = kind.labels(folder, classes)
     listing = kind.listing(folder, split, labels)
-    _check_count(name, split, splits[split], listing, folder, limit)
+    _check_count(name, split, splits[split], listing, folder, whole=limit is sample is None)
     official = splits[split].images
     dataset = Dataset(
         name=f"folder:{folder.resolve().name}" if name.startswith("folder:") else name,
@@ -57,26 +64,39 @@ def open_dataset(
         official=official,
         partial=bool(listing.absent) or official not in (None, len(listing)),
     )
-    if train_images is not None:
-        if train_images >= len(dataset):
+    for most in (train_images, sample):
+        if most is not None and most >= len(dataset):
             log.info("%s %s has %d images; using all of them", name, split, len(dataset))
+    if train_images is not None:
         dataset = dataset.sampled(train_images, seed)
+    part = _part(dataset, limit, sample, seed)
+    if train_images is not None and part.chosen:
+        flag, counts = "--limit" if limit else "--sample", (len(part), len(dataset))
+        log.info("%s applies to training images, too: %d of %d are used", flag, *counts)
+    _check_labels(part, listing)
+    return without_bad(part, skip_bad) if skip_bad else part
+
+
+def _part(dataset: Dataset, limit: int | None, sample: int | None, seed: int) -> Dataset:
     if limit is not None and limit < len(dataset):
-        dataset = replace(dataset, items=dataset.items.only(dataset.names[:limit]), partial=True)
-    _check_labels(dataset, listing)
-    return without_bad(dataset, skip_bad) if skip_bad else dataset
+        items = dataset.items.only(dataset.names[:limit])
+        return replace(dataset, items=items, partial=True, chosen="first")
+    if sample is not None and sample < len(dataset):
+        return replace(dataset.sampled(sample, seed), partial=True, chosen="random")
+    return dataset
 
 
 def _check_count(
-    name: str, split: str, part: Split, listing: Listing, folder: Path, limit: int | None
+    name: str, split: str, part: Split, listing: Listing, folder: Path, *, whole: bool
 ) -> None:
+    """whole: neither `--limit` nor `--sample` was given."""
     found = len(listing.names)
     if found == 0:
         raise DataError(f"{name} {split}: {listing.why_empty} ({folder})")
     if part.images is None and not listing.absent:
         return
     wanted = part.images or found + len(listing.absent)
-    if found < wanted and limit is None:
+    if whole and found < wanted:
         first = f" Missing: {some_of(listing.absent, 3)}." if listing.absent else ""
         raise DataError(
             f"{name} {split}: only {found:,} of {wanted:,} images were found ({folder}).{first}\n"

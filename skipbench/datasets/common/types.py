@@ -13,12 +13,18 @@ from typing import Literal, overload
 import numpy as np
 
 from skipbench.errors import DataError, UsageError
-from skipbench.images import IGNORED, ImageItem, read_header, read_mask, turn_boxes
-from skipbench.records import Archive, DatasetFacts
+from skipbench.images import IGNORED, ImageItem, drawn, read_header, read_mask, turn_boxes
+from skipbench.records import Archive, Chosen, DatasetFacts
 
 Colour = tuple[int, int, int]
 Kind = Literal["masks", "boxes", "images"]
 UNKNOWN = 254  # in the look-up table: neither a class nor ignored
+
+
+class UnknownLabelError(DataError):
+    def __init__(self, message: str, values: Sequence[int]) -> None:
+        super().__init__(message)
+        self.values = values
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,7 @@ class Labels:
     colours: tuple[Colour, ...]
     table: Mapping[int, int]  # value in the file → class
     ignored: frozenset[int] = frozenset({255})  # values in the file that are not scored
+    listed_in: Path | None = None  # the user's own file, which can be changed
 
     def __post_init__(self) -> None:
         if len(self.classes) > UNKNOWN:
@@ -51,10 +58,19 @@ class Labels:
                 return classes
         strange = [v for v in np.unique(stored).tolist() if not self._knows(v)]
         count = int((stored == strange[0]).sum())
-        raise DataError(
+        advice = self.advice(strange[0])
+        raise UnknownLabelError(
             f"{path}: {count:,} pixels have the value {strange[0]}, "
             f"which is neither one of the {len(self.classes)} classes nor ignored."
+            + (f"\nTo {advice}." if advice else ""),
+            strange,
         )
+
+    def advice(self, value: int) -> str:
+        """The line that would settle it, where the user has a file of classes."""
+        if self.listed_in is None or value > IGNORED:
+            return ""
+        return f"ignore it, add the line {value}<TAB>ignore to {self.listed_in}"
 
     def _knows(self, value: int) -> bool:
         return 0 <= value <= 255 and self._lookup[value] != UNKNOWN
@@ -197,6 +213,7 @@ class Dataset(Sequence[Item]):
     official: int | None  # images of the full split
     partial: bool = False  # neither the full official split nor a sample that the protocol asks for
     sample: tuple[int, int] | None = None  # (images, seed)
+    chosen: Chosen | None = None
     bad: tuple[str, ...] = ()  # images left out because they cannot be decoded
     empty: tuple[str, ...] = ()  # images left out because they have no box
 
@@ -219,16 +236,10 @@ class Dataset(Sequence[Item]):
         return self.labels.classes if self.labels else ()
 
     def sampled(self, count: int, seed: int) -> "Dataset":
-        """A random subset by the hash of seed and name: the same on every machine, whatever the
-        order of the files. A smaller one is part of a larger one."""
+        """A random subset: see `images.drawn`."""
         if count >= len(self):
             return self
-
-        def drawn_by(name: str) -> bytes:
-            return hashlib.sha256(os.fsencode(f"{seed}:{name}")).digest()
-
-        drawn = set(sorted(self.names, key=drawn_by)[:count])
-        names = [name for name in self.names if name in drawn]
+        names = [self.names[place] for place in drawn(self.names, count, seed)]
         return replace(self, items=self.items.only(names), sample=(count, seed))
 
     def fingerprint(self) -> str:
@@ -254,6 +265,7 @@ class Dataset(Sequence[Item]):
             official_images=self.official,
             partial=self.partial,
             sample=self.sample,
+            chosen=self.chosen,
             bad=self.bad,
             empty=self.empty,
             classes=len(self.classes),

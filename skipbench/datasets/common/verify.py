@@ -2,9 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,10 +14,17 @@ from typing import Any
 import numpy as np
 
 from skipbench.datasets.common.locate import find_folder, find_split, source
-from skipbench.datasets.common.types import Item, Kind, Labels, Listing, Split
+from skipbench.datasets.common.types import (
+    Item,
+    Kind,
+    Labels,
+    Listing,
+    Split,
+    UnknownLabelError,
+)
 from skipbench.engine.parallel import cores, in_parallel
 from skipbench.engine.progress import progress
-from skipbench.errors import DataError, ResourceError, some_of
+from skipbench.errors import DataError, ResourceError, count_of, some_of
 from skipbench.images import IGNORED
 
 SAMPLE = 64  # images of a split that are decoded, without `full`
@@ -32,6 +40,7 @@ class SplitReport:
     looked_into: int  # decoded
     damaged: tuple[str, ...]  # what is wrong, file by file
     missing: tuple[str, ...]  # images of the split or of its list
+    causes: tuple[str, ...]  # the same, each cause once, with how to settle it
     notes: tuple[str, ...]  # unusual, but no fault
 
     @property
@@ -79,7 +88,9 @@ def verify(
         try:
             listing = kind.listing(folder, part, labels)
         except DataError as error:
-            reports.append(SplitReport(part, 0, known[part].images, 0, (str(error),), (), ()))
+            reports.append(
+                SplitReport(part, 0, known[part].images, 0, (str(error),), (), (str(error),), ())
+            )
             continue
         begun = listing.names or listing.absent or listing.listed
         optional = not begun or known[part].extra
@@ -109,25 +120,51 @@ def _report(
     checks: "Sequence[ImageCheck]",
 ) -> SplitReport:
     found, official = len(listing), split.images
-    damaged = list(dict.fromkeys(check.problem for check in checks if check.problem))
     bare = sorted(listing.without_label)
+    damaged = {check.problem: check.cause for check in checks if check.problem}
     if bare and len(bare) == found:
-        damaged.append(f"none of its images has a label; {_without_label(listing.make(bare[0]))}")
+        damaged[f"none of its images has a label; {_without_label(listing.make(bare[0]))}"] = (
+            "label"
+        )
     else:
-        damaged += [_without_label(listing.make(name)) for name in bare]
-    missing = [] if found else [listing.why_empty]
+        damaged |= {_without_label(listing.make(name)): "label" for name in bare}
+    missing = {} if found else {listing.why_empty: "empty"}
     if official is not None and found != official:
-        missing.append(f"{found:,} images; the official split has {official:,}")
-    missing += [f"image is missing: {name}" for name in listing.absent]
+        missing[f"{found:,} images; the official split has {official:,}"] = "count"
+    missing |= {f"image is missing: {name}": "image" for name in listing.absent}
     fine = [check for check in checks if not check.problem]
     notes: Iterator[str] = iter(())
     if split.labels == "masks" and labels:
         notes = _mask_notes(fine, labels, all_seen=len(fine) == found)
     elif split.labels == "boxes":
         notes = _box_notes(fine)
+    causes = [*_unknown_labels(checks, labels), *_once_each({**damaged, **missing})]
     return SplitReport(
-        where.split, found, official, len(checks), tuple(damaged), tuple(missing), tuple(notes)
-    )
+        where.split, found, official, len(checks), tuple(damaged), tuple(missing), tuple(causes),
+        tuple(notes),
+    )  # fmt: skip
+
+
+def _unknown_labels(checks: "Sequence[ImageCheck]", labels: Labels | None) -> Iterator[str]:
+    for value in sorted(frozenset[int]().union(*(check.unknown for check in checks))):
+        masks = [check.problem for check in checks if value in check.unknown]
+        first = str(masks[0]).partition(": ")[0]
+        count = count_of(len(labels.classes) if labels else 0, "class", "classes")
+        advice = labels.advice(value) if labels else ""
+        yield (
+            f"label {value} in {count_of(len(masks), 'mask')} (first: {first}) is not one of the "
+            f"{count}" + (f"; to {advice}" if advice else "")
+        )
+
+
+def _once_each(causes: Mapping[str, str]) -> Iterator[str]:
+    """causes: of each message; that of unknown labels is empty."""
+    by_cause: dict[str, list[str]] = {}
+    for message, cause in causes.items():
+        by_cause.setdefault(cause, []).append(message)
+    by_cause.pop("", None)
+    for first, *others in by_cause.values():
+        yield first + (f" (the same in {len(others):,} more)" if others else "")
 
 
 def _without_label(item: Item) -> str:
@@ -140,6 +177,8 @@ class ImageCheck:
     """What one image and its labels are like."""
 
     problem: str | None = None
+    cause: str = ""  # the problem without file and numbers
+    unknown: tuple[int, ...] = ()  # values in its mask that are no classes
     present: frozenset[int] = frozenset()  # classes in its mask
     boxes: int = 0
     crowds: int = 0
@@ -148,25 +187,33 @@ class ImageCheck:
 def check_image(item: Item, kind: Kind) -> ImageCheck:
     """Decode it. With masks: of the image's size, with known labels; with boxes: inside it."""
     try:
-        height, width = item.read().shape[:2]
-        if kind == "masks":
-            counts = np.bincount(item.mask().ravel(), minlength=IGNORED + 1)
-            return ImageCheck(present=frozenset(np.flatnonzero(counts[:IGNORED]).tolist()))
-        if kind == "images" and item.read_boxes is None:
-            return ImageCheck()
-        boxes = item.boxes()
-        if boxes.drawn_on_hw not in (None, (height, width)):
-            drawn = "×".join(map(str, boxes.drawn_on_hw or ()))
-            return ImageCheck(f"{item.path}: {height}×{width} pixels, its boxes are for {drawn}")
-        beyond = (boxes.xyxy < -OUTSIDE) | (boxes.xyxy > np.array([width, height] * 2) + OUTSIDE)
-        if beyond.any():
-            worst = boxes.xyxy[beyond.any(1)][0].tolist()
-            return ImageCheck(f"{item.path}: a box {worst} outside its {width}×{height} pixels")
-        return ImageCheck(boxes=len(boxes.xyxy), crowds=boxes.crowds)
+        return _found_in(item, kind)
+    except UnknownLabelError as error:
+        return ImageCheck(str(error).splitlines()[0], unknown=tuple(error.values))
     except DataError as error:
-        return ImageCheck(str(error).splitlines()[0])  # without advice for another command
+        problem = str(error).splitlines()[0]  # without advice for another command
     except Exception as error:  # one odd file must not end a check of thousands
-        return ImageCheck(f"{item.path}: {type(error).__name__}: {error}")
+        problem = f"{item.path}: {type(error).__name__}: {error}"
+    cause = problem.replace(str(item.mask_path), "").replace(str(item.path), "")
+    return ImageCheck(problem, re.sub(r"\d|\S*/\S*", "", cause.replace(item.path.name, "")))
+
+
+def _found_in(item: Item, kind: Kind) -> ImageCheck:
+    height, width = item.read().shape[:2]
+    if kind == "masks":
+        counts = np.bincount(item.mask().ravel(), minlength=IGNORED + 1)
+        return ImageCheck(present=frozenset(np.flatnonzero(counts[:IGNORED]).tolist()))
+    if kind == "images" and item.read_boxes is None:
+        return ImageCheck()
+    boxes = item.boxes()
+    if boxes.drawn_on_hw not in (None, (height, width)):
+        drawn = "×".join(map(str, boxes.drawn_on_hw or ()))
+        raise DataError(f"{item.path}: {height}×{width} pixels, its boxes are for {drawn}")
+    beyond = (boxes.xyxy < -OUTSIDE) | (boxes.xyxy > np.array([width, height] * 2) + OUTSIDE)
+    if beyond.any():
+        worst = boxes.xyxy[beyond.any(1)][0].tolist()
+        raise DataError(f"{item.path}: a box {worst} outside its {width}×{height} pixels")
+    return ImageCheck(boxes=len(boxes.xyxy), crowds=boxes.crowds)
 
 
 @dataclass(frozen=True)
@@ -203,7 +250,10 @@ def _by_processes(where: SplitPlace, names: Sequence[str], label: str) -> Iterat
                 if not answer:
                     raise ResourceError("a process that checks images died; see above")
                 check = json.loads(answer)
-                yield ImageCheck(**check | {"present": frozenset(check["present"])})
+                yield ImageCheck(
+                    **check
+                    | {"present": frozenset(check["present"]), "unknown": tuple(check["unknown"])}
+                )
                 advance(1)
     finally:
         for worker in workers:

@@ -14,8 +14,9 @@ TRIAL_TURNS = 5
 
 def estimate(run: ClusterRun, cells: Sequence[ClusterCell]) -> Estimate:
     trial = Trial(run, run.val[:TRIAL_IMAGES], cells)
-    everything, work, held = round(trial.tokens_of_an_image * len(run.val)), 0.0, 0
+    work, held = 0.0, 0
     for cell in cells:
+        everything = round(trial.tokens_of_an_image(cell) * len(run.val))
         few, tokens = trial.tokens(cell), min(everything, run.most_tokens(cell))
         held = max(held, 4 * tokens * run.width(cell))
         clusters = min(cell.clusters, len(few))

@@ -9,8 +9,8 @@ from skipbench.metrics.segmentation import LEFT_OUT
 
 DEFAULTS = ClusterSettings.defaults()
 USUAL = {
-    "size": size_name(parse_size(DEFAULTS["size"])), "sample": DEFAULTS["sample"], "turns": TURNS,
-    "redo": DEFAULTS["redo"],
+    "size": size_name(parse_size(DEFAULTS["size"])), "sample": DEFAULTS["sample_tokens"],
+    "turns": TURNS, "redo": DEFAULTS["redo"],
 }  # fmt: skip
 
 
@@ -23,7 +23,7 @@ def protocol_part(
         "size": size_name(parse_size(settings.size)),
         "clusters": asked,
         "matching": "hungarian, by IoU" if clusters <= classes else "majority of pixels",
-        "sample": settings.sample,
+        "sample": settings.sample_tokens,
         "turns": TURNS,
         "redo": settings.redo,
         "absent_classes": LEFT_OUT,

@@ -70,7 +70,7 @@ class ClusterRun(SegmentationRun):
     settings: ClusterSettings
     sample_bytes = 4_000_000_000  # of tokens that k-means gets, at most
     stages = ("clustering", "scoring")
-    stage, advice = "clustering", "Use a smaller --sample, or fewer --layers"
+    stage, advice = "clustering", "Use a smaller --sample-tokens, or fewer --layers"
     cells: list[ClusterCell]
 
     def __init__(
@@ -83,9 +83,12 @@ class ClusterRun(SegmentationRun):
             count = len(self.val.classes) if given == CLASSES else int(given)
             numbers.setdefault(count, CLASSES if count == len(self.val.classes) else count)
         most = max(numbers)
-        if settings.sample < most:
-            raise UsageError(f"--sample {settings.sample}: fewer tokens than clusters ({most:,})")
-        if (tokens := self.tokens_of(self.val.items, most)) < most:
+        if settings.sample_tokens < most:
+            raise UsageError(
+                f"--sample-tokens {settings.sample_tokens}: fewer tokens than clusters ({most:,})"
+            )
+        tokens = min(self.tokens_of(self.val.items, blocks, most) for blocks in self.layers)
+        if tokens < most:
             raise UsageError(f"{most:,} clusters of {tokens:,} tokens: use fewer --clusters")
         self.cells = [
             self._cell(blocks, text, seed, count, asked)
@@ -140,11 +143,17 @@ class ClusterRun(SegmentationRun):
         return made
 
     def most_tokens(self, cell: Cell) -> int:
-        return min(self.settings.sample, self.sample_bytes // (4 * self.width(cell)))
+        return min(self.settings.sample_tokens, self.sample_bytes // (4 * self.width(cell)))
+
+    def _counts(self, cell: Cell) -> np.ndarray:
+        """(images,) tokens."""
+        columns = self.columns(cell)
+        images = range(len(self.val))
+        return np.array([self.val_features.token_count(image, columns) for image in images])
 
     def sample(self, cell: ClusterCell) -> np.ndarray:
         """(tokens, width) float32 of length 1: all, or as many from each image, by the seed."""
-        tokens = sum(map(self.val_features.plan.tokens, range(len(self.val))))
+        tokens = int(self._counts(cell).sum())
         most = self.most_tokens(cell)
         seed = None if tokens <= most else cell.seed
         if self._sampled is None or self._sampled[0] != (cell.blocks, seed):
@@ -155,8 +164,7 @@ class ClusterRun(SegmentationRun):
         return self._sampled[1]
 
     def _read(self, cell: Cell, most: int, seed: int | None) -> np.ndarray:
-        images = range(len(self.val))
-        counts = np.array([self.val_features.plan.tokens(image) for image in images])
+        images, counts = range(len(self.val)), self._counts(cell)
         kept = counts if seed is None else counts.clip(max=even_shares(most, len(images), seed))
         tokens = np.empty((kept.sum(), self.width(cell)), np.float32)
         for image, end in zip(images, kept.cumsum(), strict=True):

@@ -25,19 +25,20 @@ def parse_clusters(given: Any) -> tuple[str | int, ...]:
         found = []
     if not found:
         raise InvalidError(f"expected classes, or integers up to {MOST_CLUSTERS:,} such as 500")
-    return tuple(dict.fromkeys(found))
+    return parsers.distinct(found)
 
 
 def parse_seeds(given: Any) -> tuple[int, ...]:
     """5 → (0, 1, 2, 3, 4). "0,7" or [0, 7] → these."""
     several = not isinstance(given, str | int) or (isinstance(given, str) and "," in given)
+    one = parsers.integer(0, None if several else MOST_SEEDS)
     try:
-        seeds = parsers.integers(0)(given)
-        if not several and seeds[0] > 0:
-            seeds = tuple(range(parsers.integer(1, MOST_SEEDS)(seeds[0])))
+        seeds = tuple(map(one, parsers.listed(given)))
     except InvalidError:
-        raise InvalidError(f"expected how many, up to {MOST_SEEDS:,}, or which: 0,7") from None
-    return seeds
+        seeds = ()
+    if not seeds:
+        raise InvalidError(f"expected how many, up to {MOST_SEEDS:,}, or which: 0,7")
+    return parsers.distinct(seeds) if several or seeds == (0,) else tuple(range(seeds[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class ClusterSettings(SegmentationSettings):
         tuple(range(SEEDS)), help="How many seeds (5 is 0 to 4), or which: 0,7.",
         parse=parse_seeds, metavar="N", default_text=str(SEEDS), flags=("--seeds", "--seed"),
     )  # fmt: skip
-    sample: int = setting(
+    sample_tokens: int = setting(
         1_000_000, help="Tokens for k-means, drawn evenly from all images; at most 4 GB.",
         parse=parsers.integer(1), metavar="N",
     )  # fmt: skip
@@ -67,5 +68,7 @@ class ClusterSettings(SegmentationSettings):
     def check(self) -> None:
         super().check()
         most = max((count for count in self.clusters if isinstance(count, int)), default=1)
-        if self.sample < most:
-            raise UsageError(f"--sample {self.sample}: fewer tokens than --clusters {most}")
+        if self.sample_tokens < most:
+            raise UsageError(
+                f"--sample-tokens {self.sample_tokens}: fewer tokens than --clusters {most}"
+            )

@@ -17,17 +17,17 @@ def estimate(run: KnnRun, cells: Sequence[KnnCell]) -> Estimate:
     trial = Trial(run, run.val[:TRIAL_IMAGES], cells)
     per_product = _seconds_per_product(trial.tokens(cells[0]))
     banks = {(cell.blocks, cell.seed): cell for cell in cells}
-    work = sum(_search(run, cell, per_product, trial.tokens_of_an_image) for cell in banks.values())
-    held = max(cell.storage.bytes(run.most_tokens, run.width(cell)) for cell in cells)
+    work = sum(_search(run, cell, per_product, trial) for cell in banks.values())
+    held = max(cell.storage.bytes(run.most_tokens[cell.blocks], run.width(cell)) for cell in cells)
     lists = [run.train.items, run.val.items]
     return trial.estimate(lists, work, held, "bank and neighbours")
 
 
-def _search(run: KnnRun, cell: KnnCell, per_product: float, queries: float) -> float:
+def _search(run: KnnRun, cell: KnnCell, per_product: float, trial: Trial) -> float:
     """Seconds of one bank: its index, then the neighbours of all images. Similarities are what
     counts."""
-    tokens, per_pair = run.most_tokens, per_product * run.width(cell)
-    whole = queries * len(run.val) * tokens
+    tokens, per_pair = run.most_tokens[cell.blocks], per_product * run.width(cell)
+    whole = trial.tokens_of_an_image(cell) * len(run.val) * tokens
     if cell.storage.index == "flat":
         return per_pair * whole
     lists = vectors.LISTS * tokens**0.5

@@ -87,12 +87,12 @@ class KnnRun(SegmentationRun):
             for k in settings.k
             for temperature in settings.temperature
         ]
-        self._banks: dict[int, Bank] = {}  # by seed; the same for all layers
+        self._banks: dict[tuple[int, int], Bank] = {}  # by seed and pixels per token
         self._remembered: tuple[object, Remembered] | None = None
 
     def _cell(self, blocks: tuple[int, ...], layers: str, seed: int, vote: Vote) -> KnnCell:
         storage = choose_storage(
-            self.settings.index, self.most_tokens, self.backbone.facts.width * len(blocks),
+            self.settings.index, self.most_tokens[blocks], self.width_of(blocks),
             self.settings.bank_limit, self.gpus,
         )  # fmt: skip
         protocol = written.protocol_part(self.settings, vote, storage)
@@ -100,9 +100,10 @@ class KnnRun(SegmentationRun):
         return KnnCell(identity, layers, blocks, seed, vote, storage)
 
     @cached_property
-    def most_tokens(self) -> int:
-        """Of the bank."""
-        return self.tokens_of(self.train.items, self.settings.memory)
+    def most_tokens(self) -> dict[tuple[int, ...], int]:
+        """Of the bank, by blocks."""
+        items, memory = self.train.items, self.settings.memory
+        return {blocks: self.tokens_of(items, blocks, memory) for blocks in self.layers}
 
     def describe(self, cell: KnnCell) -> str:
         return f"{super().describe(cell)}, k {cell.vote.k}, temperature {cell.vote.temperature:g}"
@@ -117,7 +118,7 @@ class KnnRun(SegmentationRun):
                 "--memory %d: fewer tokens than training images; some contribute none",
                 self.settings.memory,
             )
-        if max(self.settings.k) > self.most_tokens:
+        if max(self.settings.k) > min(self.most_tokens.values()):
             log.warning("k %d exceeds the bank: all of it votes", max(self.settings.k))
 
     # -- the bank
@@ -132,9 +133,10 @@ class KnnRun(SegmentationRun):
         return self._remembered[1]
 
     def remember(self, cell: KnnCell) -> Remembered:
-        if cell.seed not in self._banks:
-            self._banks[cell.seed] = self._bank(cell.seed)
-        bank = self._banks[cell.seed]
+        key = cell.seed, self.train_features.stride(self.columns(cell))
+        if key not in self._banks:
+            self._banks[key] = self._bank(*key)
+        bank = self._banks[key]
         needed = cell.storage.bytes(len(bank), self.width(cell))
         log.info(
             "%s: %s tokens in the bank, %s: %s",
@@ -151,9 +153,9 @@ class KnnRun(SegmentationRun):
         shares = zip(self.train.classes, bank.class_shares().tolist(), strict=True)
         return Remembered(bank, index, {**facts, "class_percent": {c: 100 * s for c, s in shares}})
 
-    def _bank(self, seed: int) -> Bank:
+    def _bank(self, seed: int, stride: int) -> Bank:
         shares = even_shares(self.settings.memory, len(self.train), seed)
-        work = partial(self._patches, seed=seed, shares=shares)
+        work = partial(self._patches, seed=seed, stride=stride, shares=shares)
         images = range(len(self.train))
         bank = joined(list(in_parallel(work, images, "choosing patches of train")))
         if not len(bank):
@@ -163,10 +165,10 @@ class KnnRun(SegmentationRun):
             log.warning("the bank holds every labelled patch, whatever the seed: one is enough")
         return bank
 
-    def _patches(self, image: int, seed: int, shares: np.ndarray) -> Part:
+    def _patches(self, image: int, seed: int, stride: int, shares: np.ndarray) -> Part:
         plan = self.train_features.plan
         mask = resize_mask(self.train[image].mask(), plan.sizes_hw[image])
-        counts = patch_counts(mask, plan.grid_hw(image), plan.patch, len(self.train.classes))
+        counts = patch_counts(mask, plan.grid_hw(image, stride), stride, len(self.train.classes))
         return remember(counts, int(shares[image]), seed, image)
 
     def _index(self, cell: KnnCell, bank: Bank) -> vectors.Flat | vectors.Lists:
@@ -201,14 +203,14 @@ class KnnRun(SegmentationRun):
 
     def _probes(self, cell: KnnCell) -> np.ndarray:
         """Tokens of validation images, evenly from some of them."""
-        features, rng = self.val_features, randomness("probes", cell.seed)
+        features, columns = self.val_features, self.columns(cell)
+        rng = randomness("probes", cell.seed)
         images = rng.permutation(len(features))[:PROBED]
         each = -(-PROBES // len(images))
         found = []
         for image in images.tolist():
-            count = features.plan.tokens(image)
-            rows = np.sort(rng.permutation(count)[:each])
-            found.append(features.tokens(image, self.columns(cell), rows))
+            rows = np.sort(rng.permutation(features.token_count(image, columns))[:each])
+            found.append(features.tokens(image, columns, rows))
         probes = normalised(np.concatenate(found))
         return probes[rng.permutation(len(probes))]
 

@@ -37,12 +37,7 @@ class Pca(Evaluation):
     def open_data(self, settings: PcaSettings) -> "list[Dataset]":
         from skipbench.evaluations.pca.images import open_images
 
-        return [
-            open_images(
-                settings.images, split=settings.split, root=settings.data_root,
-                limit=settings.most_images, skip_bad=settings.skip_bad,
-            )
-        ]  # fmt: skip
+        return [open_images(settings.images, split=settings.split, **settings.of_data())]
 
 
 EVALUATION = Pca()

@@ -10,7 +10,8 @@ from skipbench.datasets import Dataset, Item, Items, decodable, names, open_data
 from skipbench.errors import DataError, UsageError
 from skipbench.evaluations.pca.settings import MARK, OF_DATASET
 from skipbench.files import unlike
-from skipbench.images import ImageItem, find_images
+from skipbench.images import ImageItem, find_images, part_of
+from skipbench.records import Chosen
 
 log = logging.getLogger("skipbench")
 
@@ -21,6 +22,8 @@ def open_images(
     split: str | None = None,
     root: str | Path | None = None,
     limit: int | None = None,
+    sample: int | None = None,
+    seed: int = 0,
     skip_bad: int = 0,
 ) -> Dataset:
     """Files and folders as they are, or `dataset:NAME`: then with what is known of its images."""
@@ -29,16 +32,21 @@ def open_images(
         if len(sources) > 1:
             raise UsageError(f"{OF_DATASET}NAME stands by itself: give it, or files and folders")
         name = given[0].removeprefix(OF_DATASET)
-        return open_dataset(name, split, root=root, limit=limit, skip_bad=skip_bad)
+        return open_dataset(
+            name, split, root=root, limit=limit, sample=sample, seed=seed, skip_bad=skip_bad
+        )
     if split is not None:
         raise UsageError(f"--split goes with {OF_DATASET}NAME: files and folders have none")
     for word in given:
         if word in names() and not Path(word).exists():
             raise DataError(f"no such image or folder: {word}. Did you mean {OF_DATASET}{word}?")
-    found = _originals(sources)
-    if limit is not None and limit < len(found):
-        log.info("the first %d of %d pictures; --limit takes more", limit, len(found))
-        found = found[:limit]
+    originals = _originals(sources)
+    found = part_of(originals, limit, sample, seed)
+    chosen: Chosen | None = None
+    if len(found) < len(originals):
+        chosen = "first" if sample is None else "random"
+    if chosen == "first":
+        log.info("the first %d of %d pictures; --limit takes more", len(found), len(originals))
     kept = decodable(found, skip_bad, "these pictures") if skip_bad else found
     if not kept:
         raise DataError("no readable images remain")
@@ -49,6 +57,7 @@ def open_images(
     return Dataset(
         name="images", split="all", folder=None, items=Items(list(items), items.__getitem__),
         labels=None, kind="images", official=None, bad=bad,
+        sample=(len(found), seed) if chosen == "random" else None, chosen=chosen,
     )  # fmt: skip
 
 

@@ -5,14 +5,16 @@ x: tokens, m: their mean. The components are the eigenvectors of the covariance
 however many tokens there are: it is summed up in float64, image by image, and solved exactly.
 
 What makes two pictures comparable:
-    sign        the loading of the largest magnitude is positive
+    sign        the loading of the largest magnitude is positive; of components fitted to each
+                image, from the second image on, that of the image before: where two loadings are
+                nearly as large, the first rule turns between images that are nearly the same
     alignment   scores B are turned onto scores A by the orthogonal R that makes |B R − A| least
                 (Procrustes): R = U Vᵀ, where U S Vᵀ are the singular vectors of Bᵀ A
     colours     from the 1st to the 99th percentile of each component
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -123,6 +125,12 @@ def signs(axes: np.ndarray) -> np.ndarray:
     sizes = np.abs(axes)
     first = (sizes >= sizes.max(0) * (1 - TIED)).argmax(0)
     return np.where(np.take_along_axis(axes, first[None], 0)[0] < 0, -1.0, 1.0)
+
+
+def in_step(components: Components, before: np.ndarray) -> Components:
+    """With the signs that agree with these axes, of the image before; zeros say nothing."""
+    cosines = (components.axes * before).sum(0)
+    return replace(components, axes=components.axes * np.where(cosines < -TIED, -1.0, 1.0))
 
 
 @dataclass(frozen=True)

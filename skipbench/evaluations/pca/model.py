@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.base import Backbone
 from skipbench.datasets import Dataset, Item
 from skipbench.evaluations.pca.method import (
     Components,
     Moments,
     foreground,
+    in_step,
     principal,
     resampled,
     rotation_onto,
@@ -82,6 +83,7 @@ def fitted(data: Dataset, size: Size, patch: int) -> tuple[Sequence[Picture], Si
 
 class Model:
     id: str  # of its record
+    determines: dict[str, Any]  # what the id is the hash of
     folder: Path  # for its pictures
     features: Features
 
@@ -105,6 +107,7 @@ class Model:
         self.figures = Figures(len(self.blocks), len(data), settings.components)
         self.seconds = {"features": 0.0, "fitting": 0.0, "drawing": 0.0}
         self._last: tuple[tuple[int, int], np.ndarray] | None = None
+        self._axes: dict[int, np.ndarray] = {}  # by block, of the images fitted before
 
     @property
     def name(self) -> str:
@@ -112,7 +115,7 @@ class Model:
 
     @property
     def patch(self) -> int:
-        return self.backbone.facts.patch
+        return self.backbone.patch
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -140,7 +143,7 @@ class Model:
         return image in self.features.degenerate[self.spec.columns[place]]
 
     def grid(self, image: int) -> Grid:
-        return grid_of(self.features.plan, image)
+        return grid_of(self.features, image, self.spec.columns)
 
     def segments(self, image: int) -> np.ndarray:
         """(height, width) of the grid: the segment that most of a token's pixels belong to."""
@@ -189,12 +192,20 @@ class Model:
             objects = foreground(firsts)
             shown = [all_ if f else o for all_, o, f in zip(shown, objects, flat, strict=True)]
             components = self.components(place, group, shown)
+        components = self._in_step(place, components)
         painted = []
         for image, where, is_flat in zip(group, shown, flat, strict=True):
             painted.append(Painted(self.scores(place, image, components), where, is_flat))
             self._measure(place, image, components, painted[-1])
         self.seconds["fitting"] += time.monotonic() - started
         return painted
+
+    def _in_step(self, place: int, components: Components) -> Components:
+        """Images come in the data set's order, whatever batches their features came in."""
+        before = self._axes.get(place, np.zeros_like(components.axes))
+        turned = in_step(components, before)
+        self._axes[place] = np.where(turned.axes.any(0), turned.axes, before)
+        return turned
 
     def _measure(self, place: int, image: int, components: Components, painted: Painted) -> None:
         figures, known = self.figures, self.data[image].has_segments

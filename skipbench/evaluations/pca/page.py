@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from skipbench.console import plain_table, shown, wide_page
+from skipbench.errors import count_of
+from skipbench.records import chosen_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +18,7 @@ def show(run: "PcaRun", results: "Sequence[Result]") -> None:
     data, settings = run.data, run.settings
     partial = ", partial" if data.partial else ""
     name = "" if data.name == "images" else f"[bold]{shown(data.name)} {data.split}[/bold], "
-    images = "1 image" if len(data) == 1 else f"{len(data):,} images"
+    images = chosen_words(data.chosen, count_of(len(data), "image"))
     console.print(f"\n{name}{images}{partial}")
     many = "1 component" if settings.components == 1 else f"{settings.components} components"
     words = [f"{many} of {settings.feature}", *settings.fit_words, f"images at {settings.size}"]

@@ -21,7 +21,7 @@ from skipbench.features.store import model_part
 from skipbench.images import parse_size, size_name
 from skipbench.metrics.intervals import RESAMPLES, resample_weights
 from skipbench.metrics.means import counts_of, mean_percent
-from skipbench.record_store import plain_result, result_id
+from skipbench.record_store import plain_result
 from skipbench.records import Result
 
 if TYPE_CHECKING:
@@ -82,8 +82,9 @@ def changes(settings: PcaSettings) -> dict[str, Any]:
     return changes_from(protocol_part(usual), protocol_part(settings))
 
 
-def identity(run: "PcaRun", model: "Model") -> str:
-    determines = {
+def determines(run: "PcaRun", model: "Model") -> dict[str, Any]:
+    """All that the numbers depend on."""
+    return {
         "version": EVALUATION.version,
         "model": model_part(model.backbone),
         "features": [list(model.blocks), run.settings.feature, run.settings.store_dtype],
@@ -91,7 +92,6 @@ def identity(run: "PcaRun", model: "Model") -> str:
         "segments": run.segments_mark,
         "protocol": protocol_part(run.settings),
     }
-    return result_id("pca", run.data.name, determines)
 
 
 def block_rows(blocks: Sequence[int], figures: Figures) -> list[dict[str, Any]]:
@@ -164,6 +164,7 @@ def record(run: "PcaRun", model: "Model") -> tuple[Result, dict[str, np.ndarray]
         metrics=metrics(model),
         environment={**environment_part(model.backbone), "call": dict(model.call)},
         timing=timing_part(model.seconds, len(run.data), model.features.computed),
+        determines=model.determines,
     )
     return result, arrays(model.figures)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.base import Backbone
 from skipbench.datasets import Dataset, Item
 from skipbench.engine.parallel import in_parallel
 from skipbench.engine.progress import progress
@@ -27,6 +27,7 @@ from skipbench.evaluations.pictures import keep_originals
 from skipbench.evaluations.run import Arrays, Cell, Need, Run
 from skipbench.files import unlike
 from skipbench.pipeline import Inspection
+from skipbench.record_store import result_id
 from skipbench.records import FeatureSpec, Result
 
 log = logging.getLogger("skipbench")
@@ -55,7 +56,8 @@ class PcaRun(Run):
         ]
         self.facts = self.data.facts()
         for model in self.models:
-            model.id = written.identity(self, model)
+            model.determines = written.determines(self, model)
+            model.id = result_id("pca", self.data.name, model.determines)
         self.cells = [Cell(one.id, settings.layers, one.blocks, 0) for one in self.models]
         self.folder = settings.out / self.cells[0].id if settings.own_folder else settings.out
         for model, name in zip(self.models, folder_names(titles), strict=True):
@@ -162,7 +164,7 @@ def titles_of(settings: PcaSettings, inspections: Sequence[Inspection]) -> list[
     if settings.names:
         return list(settings.names)
     variants = [one.choice.residual if one.choice else "" for one in inspections]
-    files = [one.checkpoint.facts.name for one in inspections]
+    files = [one.model.facts.name for one in inspections]
     plain = list(zip(files, variants, strict=True))
     titles = []
     for path, (file, variant) in zip(settings.ckpts, plain, strict=True):

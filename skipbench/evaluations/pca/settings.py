@@ -38,10 +38,12 @@ def parse_checkpoints(given: Any) -> tuple[str, ...]:
     return found
 
 
+@parsers.offers("all")
 def parse_limit(given: Any) -> int | str:
     return parsers.integer(1, word="all")(given)
 
 
+@parsers.offers("skip", "skipless", "auto")
 def parse_variants(given: Any) -> tuple[str, ...]:
     one = parsers.choice("skip", "skipless", "auto")
     return tuple(map(one, parsers.texts(given))) or ("auto",)
@@ -115,9 +117,9 @@ class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSe
         moves=False,
     )  # fmt: skip
 
-    @property
-    def most_images(self) -> int | None:
-        return None if isinstance(self.limit, str) else self.limit
+    def of_data(self) -> dict[str, Any]:
+        most = None if isinstance(self.limit, str) or self.sample else self.limit
+        return {**super().of_data(), "limit": most}
 
     @property
     def fit_words(self) -> list[str]:

@@ -156,12 +156,12 @@ PROTOCOLS = {
 def parse_rates(given: Any) -> tuple[float, ...]:
     """ "1e-3,3e-3" → (0.001, 0.003), sorted."""
     try:
-        rates = sorted({float(part) for part in parsers.listed(given)})
+        rates = sorted(map(float, parsers.listed(given)))
     except ValueError:
         rates = []
     if not rates or not all(0 < rate < math.inf for rate in rates):
         raise InvalidError("expected numbers above 0, such as 1e-3,3e-3")
-    return tuple(rates)
+    return parsers.distinct(rates)
 
 
 @dataclass(frozen=True, kw_only=True)

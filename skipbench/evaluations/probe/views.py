@@ -15,13 +15,13 @@ from PIL import Image
 
 from skipbench.datasets import Item
 from skipbench.errors import UsageError
-from skipbench.images import IGNORED, MEAN_RGB, resize, target_hw
-from skipbench.records import Size
+from skipbench.images import IGNORED, resize, target_hw
+from skipbench.records import IMAGENET, Size
 
 # Part of every mark: raise it whenever the pixels of a view change.
 VERSION = 1
 
-FILL = tuple(round(255 * share) for share in MEAN_RGB)  # about zero after normalisation
+FILL = tuple(round(255 * share) for share in IMAGENET.mean)  # about zero after normalisation
 
 LONG_LIMIT = 4  # the long side is at most 4 times the size: 2048 for 512
 RATIOS = (0.5, 2.0)  # scale factors of DINOv2's protocol

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from skipbench.settings import parsers, setting
+from skipbench.settings import parsers, same_as, setting
 from skipbench.settings.declaration import DATA, WHAT
 from skipbench.settings.groups import TokenSettings
 
@@ -11,7 +11,7 @@ from skipbench.settings.groups import TokenSettings
 @dataclass(frozen=True, kw_only=True)
 class SegmentationSettings(TokenSettings):
     dataset: str = setting(
-        help="voc, ade20k, cocostuff, voc07, folder:PATH or shapes.", parse=parsers.text,
+        help="A data set with masks (`skipbench data list`), or folder:PATH.", parse=parsers.text,
         panel=WHAT, metavar="NAME",
     )  # fmt: skip
     classes: int | None = setting(
@@ -24,11 +24,7 @@ class SegmentationSettings(TokenSettings):
     )  # fmt: skip
 
     def of_data(self) -> dict[str, Any]:
-        """What every split is opened with."""
-        return {
-            "root": self.data_root, "limit": self.limit, "classes": self.classes,
-            "skip_bad": self.skip_bad,
-        }  # fmt: skip
+        return {**super().of_data(), "classes": self.classes}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +32,12 @@ class TrainingImagesSettings(SegmentationSettings):
     """Of evaluations that learn from training images."""
 
     train_images: int | None = setting(
-        None, help="Random subset of N training images.", parse=parsers.integer(1), panel=DATA,
-        metavar="N", default_text="all",
+        None, help="Random subset of N training images; --limit and --sample apply to it.",
+        parse=parsers.integer(1), panel=DATA, metavar="N", default_text="all",
     )  # fmt: skip
-    subset_seed: int = setting(
-        0, help="Random seed of that subset.", parse=parsers.integer(0), panel=DATA, metavar="N"
+    subset_seed: int = same_as(
+        TokenSettings, "subset_seed", 0, help="Random seed of --train-images and --sample."
     )
 
     def of_training_data(self) -> dict[str, Any]:
-        return {
-            **self.of_data(), "train_images": self.train_images, "subset_seed": self.subset_seed
-        }  # fmt: skip
+        return {**self.of_data(), "train_images": self.train_images}

@@ -12,7 +12,6 @@ from skipbench.evaluations.resume import Arrays, in_chunks
 from skipbench.evaluations.run import Cell, FeatureRun
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap
-from skipbench.features.plan import Plan
 from skipbench.features.reader import Features
 from skipbench.images import Picture, resize_mask
 from skipbench.record_store import read_arrays
@@ -34,9 +33,10 @@ def mask_of(picture: Masked, side: int | None) -> np.ndarray:
     return resize_mask(mask, (side, side)) if side else mask
 
 
-def grid_of(plan: Plan, image: int) -> Grid:
-    height, width = plan.sizes_hw[image]
-    return Grid(plan.grid_hw(image), (height / plan.patch, width / plan.patch))
+def grid_of(features: Features, image: int, columns: Sequence[str]) -> Grid:
+    height, width = features.plan.sizes_hw[image]
+    stride = features.stride(columns)
+    return Grid(features.grid_hw(image, columns), (height / stride, width / stride))
 
 
 class Split:
@@ -56,7 +56,7 @@ class Split:
         return len(self.pictures)
 
     def grid(self, image: int) -> Grid:
-        return grid_of(self.features.plan, image)
+        return grid_of(self.features, image, self.columns)
 
     def tokens(self, image: int, rows: np.ndarray | None = None) -> np.ndarray:
         return self.features.tokens(image, self.columns, rows)

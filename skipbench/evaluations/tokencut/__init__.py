@@ -58,7 +58,7 @@ class Tokencut(Evaluation):
         return [
             open_objects(
                 settings.dataset, split=settings.split, score=settings.score, hard=settings.hard,
-                root=settings.data_root, limit=settings.limit, skip_bad=settings.skip_bad,
+                **settings.of_data(),
             )
         ]  # fmt: skip
 

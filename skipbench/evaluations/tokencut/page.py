@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from skipbench.console import plain_table, wide_page
-from skipbench.evaluations.page import interval_words, numbers_table
+from skipbench.console import plain_table, shown, wide_page
+from skipbench.errors import printable
+from skipbench.evaluations.page import images_words, interval_words, numbers_table
 from skipbench.evaluations.tokencut import EVALUATION
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 COUNTED = {
     "degenerate": "degenerate (nothing stands out: the box is the whole image)",
     "dense": "solved densely",
-    "tied": "with a tie that the rule decided",
+    "tied": "tied, resolved by a fixed rule (`skipbench manual tokencut`)",
 }
 
 
@@ -25,10 +26,10 @@ def show(run: Any, results: "Sequence[Result]") -> None:
     partial = ", partial" if dataset["partial"] else ""
     empty = f"; {len(dataset['empty'])} without a box left out" if dataset["empty"] else ""
     console.print(
-        f"\n[bold]{dataset['name']} {dataset['split']}[/bold], {dataset['images']:,} images"
-        f"{partial}{empty}"
+        f"\n[bold]{shown(dataset['name'])} {dataset['split']}[/bold], "
+        f"{images_words(dataset)}{partial}{empty}"
     )
-    console.print(f"{checkpoint['name']} ({checkpoint['residual']})", markup=False)
+    console.print(printable(f"{checkpoint['name']} ({checkpoint['residual']})"), markup=False)
     console.print(_settings(result), markup=False)
     if len(metrics["blocks"]) > 1:
         console.print(_blocks_table(metrics))

@@ -32,7 +32,7 @@ from skipbench.evaluations.tokencut.run import Finder, TokencutRun
 from skipbench.evaluations.tokencut.scores import Seen, ious_by_image, true_boxes
 from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.files import ensure_writable, write_csv
-from skipbench.images import IGNORED, ImageItem, Picture, find_images
+from skipbench.images import IGNORED, ImageItem, Picture, find_images, part_of
 from skipbench.pipeline import inspect
 from skipbench.record_store import read_arrays
 from skipbench.records import Result
@@ -163,7 +163,8 @@ def _draw_tiles(
 
 def find_objects(settings: TokencutSettings) -> Path:
     """`--images`: box, mask and eigenvector drawn over each, into `out`, which is returned."""
-    pictures: list[ImageItem] = list(find_images(settings.images))[: settings.limit]
+    found = find_images(settings.images)
+    pictures = part_of(found, settings.limit, settings.sample, settings.subset_seed)
     keep_originals(pictures, [settings.out])
     if settings.skip_bad:
         pictures = list(decodable(pictures, settings.skip_bad, "these images"))

@@ -170,6 +170,7 @@ def record(run: "TokencutRun", found: dict[str, Any]) -> Result:
         metrics=found,
         environment={**environment_part(run.backbone), "call": run.settings.call()},
         timing=timing_part(run.seconds, len(run.data), run.computed),
+        determines=run.determines,
     )
 
 

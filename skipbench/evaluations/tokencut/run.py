@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.base import Backbone
 from skipbench.datasets import Dataset, Item
 from skipbench.engine.device import is_out_of_memory
 from skipbench.engine.progress import Progress, progress
@@ -56,7 +56,7 @@ class Finder:
 
     @property
     def patch(self) -> int:
-        return self.backbone.facts.patch
+        return self.backbone.patch
 
     def plan(self, pictures: Sequence[Picture]) -> Plan:
         """Shards of some seconds of work: what is kept of an image is small."""
@@ -128,7 +128,8 @@ class TokencutRun(Run, Finder):
         (self.data,) = data
         self.facts = self.data.facts()
         self.kind = "boxes" if self.data.kind == "boxes" else "masks"
-        self.id = result_id("tokencut", self.data.name, written.determines(self))
+        self.determines = written.determines(self)
+        self.id = result_id("tokencut", self.data.name, self.determines)
         self.cells = [Cell(self.id, settings.layers, self.blocks, 0)]
         self.computed = 0
 

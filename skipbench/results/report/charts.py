@@ -1,6 +1,7 @@
 """The page's charts: lines, axes and their ticks. charts.html draws them as SVG with tooltips and
 in the colours of either theme, which a plotting library does not."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,23 +10,17 @@ from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
 from skipbench.record_store import is_interval, is_number
-from skipbench.results.words import VARIANTS, short
+from skipbench.results.report.models import Look
+from skipbench.results.words import short
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+STRIP = 220  # width of dots on one line, in pixels
 WIDTH, HEIGHT = 380, 236
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 12, 42  # margins around the plot
 MOST_TICKS = 7
-
-DASHES = ("", "6 3", "2 3", "9 3 2 3")
-SHAPES = (
-    "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",  # circle, square, triangle, diamond
-    "M-3.2 -3.2h6.4v6.4h-6.4z",
-    "M0 -4.2L4 3H-4z",
-    "M0 -4.6L4.6 0L0 4.6L-4.6 0z",
-)
 
 Interval = tuple[float, float]
 
@@ -41,20 +36,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """Lines of one variant differ in their dashes and in the shape of their points."""
-
     label: str
-    variant: str  # skip, skipless, or anything else
+    look: Look
     points: tuple[Point, ...]
-    style: int = 0
-
-    @property
-    def dashes(self) -> str:
-        return DASHES[self.style % len(DASHES)]
-
-    @property
-    def shape(self) -> str:
-        return SHAPES[self.style % len(SHAPES)]
 
     @property
     def bands(self) -> list[list[Point]]:
@@ -120,6 +104,14 @@ def x_axis(label: str, lines: Iterable[Line]) -> Axis:
     return Axis(label, low - air, high + air, marks)
 
 
+def strip_axis(values: Sequence[float]) -> Axis:
+    """For dots on one line."""
+    low, high = min(values), max(values)
+    air = 0.03 * (high - low) or 1.0
+    low, high = low - air, high + air
+    return Axis("", low, high, ticks(low, high, 5), start=10, end=STRIP - 10)
+
+
 def log_axis(label: str, lines: Iterable[Line]) -> Axis:
     places = [point.x for line in lines for point in line.points]
     low, high = min(places) / 1.3, max(places) * 1.3
@@ -138,13 +130,22 @@ def environment() -> "Environment":
         loader=jinja2.PackageLoader("skipbench.results.report", "page"),
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    made.filters |= {"css_class": css_class, "short": short}
+    made.filters |= {"clip": clip, "breakable": breakable, "short": short}
+    made.globals |= {"strip_width": STRIP}
     return made
 
 
-def css_class(variant: object) -> str:
-    """One of three words, never text from a file."""
-    return str(variant) if variant in VARIANTS else "other"
+def clip(text: object, most: int) -> str:
+    """Shortened between two words."""
+    words = " ".join(short(word, most) for word in str(text).split())
+    return words if len(words) <= most else f"{words[:most].rpartition(' ')[0]} …"
+
+
+def breakable(text: object) -> "Markup":
+    """A long name may break after a separator, and nowhere else."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"([^\w\s&;#<>]|_)(?=\w)", r"\1<wbr>", str(escape(short(text)))))
 
 
 def line_chart(lines: Sequence[Line], x: Axis, y: Axis, alt: str) -> "Markup":

@@ -1,11 +1,12 @@
 """The page's curves: over epochs, over blocks, over learning rates."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from skipbench.results.entries import Entry, differing_words, grouped
+from skipbench.results.entries import Entry, differing, differing_words, grouped
 from skipbench.results.report.charts import (
     Axis,
     Line,
@@ -17,14 +18,16 @@ from skipbench.results.report.charts import (
     x_axis,
     y_axis,
 )
-from skipbench.results.report.summary import SAME, Comparison
+from skipbench.results.report.comparisons import SAME
+from skipbench.results.report.models import Look, Model, model_of
 from skipbench.results.scores import CHOSEN
 from skipbench.results.words import dataset_name, features_name, in_order, score_text
 
-MOST_LINES = 8  # in one chart; more cannot be told apart
+MOST_LINES = 12  # in one chart; more cannot be told apart
 
 # The points of an entry; the text is what their tooltips begin with.
 Points = Callable[[Entry, str], list[Point]]
+Named = Callable[[Entry], tuple[str, Look]]
 
 
 @dataclass(frozen=True)
@@ -34,25 +37,61 @@ class Chart:
     more: int = 0  # lines that are not drawn
 
 
-def over_epochs(found: Sequence[Entry]) -> list[dict[str, Any]]:
-    """The paper's Figure 2: a chart for each data set and choice of features."""
+def over_epochs(found: Sequence[Entry]) -> dict[str, Any]:
+    """The paper's Figure 2: a line for each training."""
     known = [entry for entry in found if isinstance(entry.facts["epoch"], int)]
-    apart = ("residual", "optimizer", "depth")
-    return _families(known, "epoch", lambda e, what: [_point(e, what, e.facts["epoch"])], apart)
+    points: Points = lambda entry, what: [_point(entry, what, entry.facts["epoch"])]  # noqa: E731
+    return _section(known, "epoch", points, _trainings(known))
 
 
-def over_blocks(found: Sequence[Entry]) -> list[dict[str, Any]]:
-    """A chart for each data set, of records of one block and of several scored one by one."""
+def over_blocks(found: Sequence[Entry], looks: Mapping[Model, Look]) -> dict[str, Any]:
+    """Of records of one block and of several scored one by one."""
     known = [entry for entry in found if _by_block(entry, "")]
-    apart = ("residual", "optimizer", "depth", "epoch", "checkpoint")
-    return _families(known, "block", _by_block, apart)
+    return _section(known, "block", _by_block, _models(looks))
 
 
-def over_rates(found: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """The learning rates behind the best score of either variant."""
-    best = [entry for one in found for entry in one.best.values()]
-    known = [entry for entry in best if len(_by_rate(entry, "")) > 1]
-    return _families(known, "learning rate", _by_rate, ("residual",), log_axis)
+def over_rates(found: Sequence[Entry], looks: Mapping[Model, Look]) -> dict[str, Any]:
+    known = [entry for entry in found if len(_by_rate(entry, "")) > 1]
+    return _section(known, "learning rate", _by_rate, _models(looks), log_axis)
+
+
+def _models(looks: Mapping[Model, Look]) -> Named:
+    def name(entry: Entry) -> tuple[str, Look]:
+        model = model_of(entry.facts)
+        return ", ".join(model), looks[model]
+
+    return name
+
+
+def _trainings(found: Sequence[Entry]) -> Named:
+    """The variant, and each further fact without which two trainings would share a line. The name
+    of a checkpoint without its epoch is that of its training."""
+    facts = [dict(entry.facts, training=_training(entry)) for entry in found]
+    named = ["residual", *(n for n in ("optimizer", "depth") if differing(facts, [n]))]
+    places = [[entry.facts["epoch"], _same_chart(entry, "epoch")] for entry in found]
+    one_line = [json.dumps([p, [f[n] for n in named]]) for p, f in zip(places, facts, strict=True)]
+    if len(set(one_line)) < len(one_line):
+        named.append("training")
+    labels = [" ".join(_fact(n, f[n]) for n in named) for f in facts]
+    numbers = {label: i for i, label in enumerate(sorted(set(labels)))}
+    known = {
+        id(entry): (label, Look(numbers[label], str(entry.facts["residual"])))
+        for entry, label in zip(found, labels, strict=True)
+    }
+    return lambda entry: known[id(entry)]
+
+
+def _training(entry: Entry) -> str:
+    return re.sub(rf"[-_]?0*{entry.facts['epoch']}(?!\d)", "", str(entry.facts["checkpoint"]))
+
+
+def _fact(name: str, value: Any) -> str:
+    if value is None:
+        return f"unknown {name}"
+    return f"{value} blocks" if name == "depth" else str(value)
+
+
+# -- points
 
 
 def _by_block(entry: Entry, what: str) -> list[Point]:
@@ -89,66 +128,44 @@ def _points_of_rows(
     return points
 
 
-def _families(
+# -- charts
+
+
+def _section(
     found: Sequence[Entry],
     axis: str,
     points: Points,
-    apart: tuple[str, ...],
+    name: Named,
     make_axis: Callable[[str, Iterable[Line]], Axis] = x_axis,
-) -> list[dict[str, Any]]:
-    """The charts of each evaluation and data set.
-
-    apart: facts that tell lines apart; those that are the same for all are not named.
-    """
-    made = []
+) -> dict[str, Any]:
+    """All charts over one axis, and one legend. Those of an evaluation and data set share a y
+    axis."""
+    shown, legend = [], {}
     for group in _grouped(found, lambda e: [e.first.title, e.facts["dataset"], e.first.metric]):
-        name = _namer(group, apart)
-        styles: dict[str, dict[str, int]] = {}  # of a line, by variant and label
         charts = []
         for peers in _grouped(group, lambda e: _same_chart(e, axis)):
             if lines := _real_curves(_lines(peers, axis, points, name)):
-                kept = [_styled(line, styles) for line in lines[:MOST_LINES]]
+                kept = tuple(lines[:MOST_LINES])
                 title = _chart_title(peers[0], group, axis)
-                charts.append(Chart(title, tuple(kept), len(lines) - len(kept)))
-        if charts:
-            lines = [line for chart in charts for line in chart.lines]
-            made.append(_shown(group[0], charts, make_axis(axis, lines), f"over {axis}s"))
-    return made
+                charts.append(Chart(title, kept, len(lines) - len(kept)))
+        shown += _shown(group[0], charts, make_axis, axis)
+        legend.update({line.label: line for chart in charts for line in chart.lines})
+    return {
+        "title": f"Over {axis}s",
+        "charts": shown,
+        "legend": sorted(legend.values(), key=lambda line: line.look.number),
+    }
 
 
 def _real_curves(lines: Sequence[Line]) -> list[Line]:
     """A single point is kept only beside the curve of the other variant that it belongs to."""
 
     def but_variant(line: Line) -> str:
-        return line.label.removeprefix(line.variant)
+        return line.label.removeprefix(line.look.variant)
 
     real = [line for line in lines if len({point.x for point in line.points}) > 1]
     beside = {but_variant(line) for line in real}
     return [line for line in lines if line in real or but_variant(line) in beside]
-
-
-def _styled(line: Line, styles: dict[str, dict[str, int]]) -> Line:
-    known = styles.setdefault(line.variant, {})
-    return replace(line, style=known.setdefault(line.label, len(known)))
-
-
-def _namer(group: Sequence[Entry], apart: tuple[str, ...]) -> Callable[[Entry], str]:
-    """The variant, and each further fact without which different lines would have one name."""
-
-    def kinds(names: list[str]) -> int:
-        return len({tuple(str(entry.facts[name]) for name in names) for entry in group})
-
-    named: list[str] = []
-    for name in apart:
-        if not named or kinds([*named, name]) > kinds(named):
-            named.append(name)
-    return lambda entry: " ".join(_fact(name, entry.facts[name]) for name in named)
-
-
-def _fact(name: str, value: Any) -> str:
-    if value is None:
-        return f"unknown {name}"
-    return {"depth": f"{value} blocks", "epoch": f"epoch {value}"}.get(name, str(value))
 
 
 def _grouped(found: Iterable[Entry], key: Callable[[Entry], Any]) -> list[list[Entry]]:
@@ -172,38 +189,37 @@ def _chart_title(entry: Entry, group: Sequence[Entry], axis: str) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _lines(
-    found: Sequence[Entry], axis: str, points: Points, name: Callable[[Entry], str]
-) -> list[Line]:
-    """skip before skipless, AdamW before SOAP. A point that two records share is drawn once."""
-    groups = grouped(found, lambda entry: (str(entry.facts["residual"]), name(entry)))
+def _lines(found: Sequence[Entry], axis: str, points: Points, name: Named) -> list[Line]:
+    """A point that two records share is drawn once."""
     lines = []
-    for (variant, label), group in sorted(groups.items(), key=lambda item: item[0]):
+    for (label, look), group in grouped(found, name).items():
         found_points = [point for entry in group for point in points(entry, f"{label}, {axis}")]
         found_points.sort(key=lambda point: (point.x, point.y, point.chosen))
         once = {(point.x, point.y, point.interval): point for point in found_points}  # chosen last
-        lines.append(Line(label, variant, tuple(once.values())))
-    return lines
+        lines.append(Line(label, look, tuple(once.values())))
+    return sorted(lines, key=lambda line: line.look.number)
 
 
-def _shown(entry: Entry, charts: Sequence[Chart], x: Axis, about: str) -> dict[str, Any]:
-    """All charts share one legend and one y axis."""
-    lines = {line.label: line for chart in charts for line in chart.lines}
-    metric, title = entry.first.metric_name, dataset_name(entry.facts["dataset"])
-    y = y_axis(metric, [line for chart in charts for line in chart.lines])
-    return {
-        "title": title,
-        "about": f"{entry.first.title}, {metric} {about}",
-        "charts": [
-            {
-                "title": one.title,
-                "svg": line_chart(one.lines, x, y, _alt_text(one, f"{metric} {about}, {title}")),
-                "more": one.more,
-            }
-            for one in charts
-        ],
-        "legend": list(lines.values()),
-    }
+def _shown(
+    entry: Entry,
+    charts: Sequence[Chart],
+    make_axis: Callable[[str, Iterable[Line]], Axis],
+    axis: str,
+) -> list[dict[str, Any]]:
+    lines = [line for chart in charts for line in chart.lines]
+    if not lines:
+        return []
+    metric, data = entry.first.metric_name, dataset_name(entry.facts["dataset"])
+    x, y, about = make_axis(axis, lines), y_axis(metric, lines), f"{metric} over {axis}s, {data}"
+    return [
+        {
+            "title": ", ".join(filter(None, (data, one.title))),
+            "about": f"{entry.first.title}, {metric}",
+            "svg": line_chart(one.lines, x, y, _alt_text(one, about)),
+            "more": one.more,
+        }
+        for one in charts
+    ]
 
 
 def _alt_text(chart: Chart, about: str) -> str:

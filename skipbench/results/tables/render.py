@@ -5,8 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from skipbench.console import printable
-from skipbench.errors import UsageError
+from skipbench.errors import UsageError, printable
 from skipbench.results.tables.structure import FORMATS, Table, TableCell, as_csv
 from skipbench.results.words import DASH, signed
 

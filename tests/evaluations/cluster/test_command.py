@@ -194,7 +194,7 @@ def test_what_matters_is_another_record(home):
 
     seen = {name()}
     for more in (
-        {"clusters": 9}, {"sample": 90}, {"redo": 2}, {"seeds": [1]}, {"split": "train"},
+        {"clusters": 9}, {"sample_tokens": 90}, {"redo": 2}, {"seeds": [1]}, {"split": "train"},
         {"layers": "0"}, {"norm": False}, {"size": "48x56"}, {"limit": 4}, {"store_dtype": "fp32"},
     ):  # fmt: skip
         found = name(**more)
@@ -216,7 +216,7 @@ def test_another_split(run):
 
 
 def test_the_sample_is_even_and_drawn_by_the_seed(home, cluster, made):
-    found = cluster(sample=23, seeds=2, clusters=[3, 5])
+    found = cluster(sample_tokens=23, seeds=2, clusters=[3, 5])
     assert [r.metrics["tokens"] for r in found] == [23] * 4
     assert np.array_equal(made[0], made[1]) and not np.array_equal(made[0], made[2])
     grids = [grid.reshape(TOKENS, -1) for grid in home.tokens("val")]
@@ -226,14 +226,14 @@ def test_the_sample_is_even_and_drawn_by_the_seed(home, cluster, made):
         assert near.min(1).max() < 1e-6  # every one is a token of length one
         images = np.bincount(near.argmin(1) // TOKENS, minlength=VAL)
         assert sorted(images) == [4, 4, 5, 5, 5] and len(set(near.argmin(1))) == 23
-    cluster(sample=23, seeds=1, clusters=3, out="again")
+    cluster(sample_tokens=23, seeds=1, clusters=3, out="again")
     assert np.array_equal(made[-1], made[0])
 
 
 def test_a_sample_smaller_than_the_number_of_images(cluster):
-    one, other = cluster(sample=3, seeds=2, clusters=2)
+    one, other = cluster(sample_tokens=3, seeds=2, clusters=2)
     assert one.metrics["tokens"] == other.metrics["tokens"] == 3
-    [result] = cluster(sample=ALL, seeds=1, clusters=2)
+    [result] = cluster(sample_tokens=ALL, seeds=1, clusters=2)
     assert result.metrics["tokens"] == ALL
 
 
@@ -462,8 +462,8 @@ def test_more_clusters_than_tokens(run, cluster, seen):
 
 
 def test_a_sample_smaller_than_the_classes_is_said_at_once(run, seen):
-    shown = run("--sample", "3")
-    assert shown.exit_code == 2 and "--sample" in shown.stderr and not seen
+    shown = run("--sample-tokens", "3")
+    assert shown.exit_code == 2 and "--sample-tokens" in shown.stderr and not seen
 
 
 @pytest.mark.parametrize("clusters", ["classes", "9"])
@@ -483,7 +483,7 @@ def test_out_of_memory(run, monkeypatch, stage):
 
     monkeypatch.setattr({"k_means": vectors, "score": method}[stage], stage, fail)
     shown = run()
-    assert shown.exit_code == 7 and "--sample" in shown.stderr and not records()
+    assert shown.exit_code == 7 and "--sample-tokens" in shown.stderr and not records()
 
 
 # -- records
@@ -521,12 +521,12 @@ def test_in_tables_comparisons_baselines_and_a_report(two, cli):
 
 
 def test_calibrate(cluster, cli, home):
-    [first] = cluster(clusters=9, seeds=1, sample=100)
+    [first] = cluster(clusters=9, seeds=1, sample_tokens=100)
     skipbench.update_baseline("results", "b.json")
     where = ("--baseline", "b.json", "--seeds", "1,2", "--device", "cpu", "--cache", home.cache)
     done = cli("calibrate", *where)
     assert done.exit_code == 0, done.stderr
-    others = cluster(clusters=9, seeds=[1, 2], sample=100, out="apart")
+    others = cluster(clusters=9, seeds=[1, 2], sample_tokens=100, out="apart")
     assert sorted(r.id for r in others) == sorted(r.id for r in records("results/calibration"))
     [line] = read_baseline(Path("b.json")).figures.values()
     values = [r.metrics["miou"] for r in (first, *others)]
@@ -541,7 +541,7 @@ def test_in_a_suite(cli, home, seen, cluster):
     suite(
         home,
         ("probe", "epochs = 1"),
-        ("cluster", 'clusters = ["classes", 9]', "seeds = 2", "sample = 100"),
+        ("cluster", 'clusters = ["classes", 9]', "seeds = 2", "sample_tokens = 100"),
         ("knn", "k = 3"),
         ("cluster", "clusters = 5", "seeds = [3]", "pictures = 1"),
     )
@@ -555,7 +555,7 @@ def test_in_a_suite(cli, home, seen, cluster):
     assert sum(images for images, _ in seen) == 11  # one pass for all
     whole = {r.id: r for r in records() if r.evaluation == "cluster"}
     assert len(whole) == 5
-    alone = cluster(clusters="classes,9", seeds=2, sample=100, out="alone")
+    alone = cluster(clusters="classes,9", seeds=2, sample_tokens=100, out="alone")
     assert all(same(r, whole[r.id], ("alone", "results")) for r in alone)
     assert len(list(Path("results").glob("cluster-*/sheet.png"))) == 1
     seen.clear()

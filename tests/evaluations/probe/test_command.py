@@ -390,7 +390,7 @@ def test_records_are_read_back_or_named(probe):
     whole = path.read_text()
     for content, word in (
         (whole[:-40], "damaged"),
-        (whole.replace('"schema": 1', '"schema": 9'), "newer"),
+        (whole.replace('"schema": 2', '"schema": 9'), "newer"),
         ("[]", "no skipbench record"),
         ("{}", "no skipbench record"),
     ):

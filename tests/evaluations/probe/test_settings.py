@@ -16,7 +16,7 @@ def made(**given):
 
 def test_what_is_given_changes_the_protocol():
     changed = made(
-        epochs=3, lr="3e-3,1e-3,1e-3", size="320x480", score_size="50", loss_pixels="all",
+        epochs=3, lr="3e-3,1e-3", size="320x480", score_size="50", loss_pixels="all",
         standardize=False,
     ).resolved  # fmt: skip
     assert changed.rates == (1e-3, 3e-3) and changed.epochs == 3 and changed.score_size == 50
@@ -25,7 +25,7 @@ def test_what_is_given_changes_the_protocol():
     assert made(protocol="dinov2", size="256").resolved.window == (256, 170)
     assert made(protocol="dinov2", epochs=2).resolved.steps is None
     assert made(protocol="dinov2", views=3).resolved.different_views == 3
-    assert made(seeds="0,2,2").seeds == (0, 2) and made(seeds=4).seeds == (4,)
+    assert made(seeds="0,2").seeds == (0, 2) and made(seeds=4).seeds == (4,)
     assert made(lr=(1e-2,)).resolved.rates == (1e-2,) and made(lr=0.1).resolved.rates == (0.1,)
     assert made().resolved == PROTOCOLS["paper"]
 
@@ -82,6 +82,23 @@ def test_settings_that_do_not_go_together(cli, key, value, protocol, words):
     keys, arguments = {key: value, "protocol": protocol}, (f"--{key}", value)
     said = refusals(cli, "probe", keys, *arguments, "--protocol", protocol)
     assert len(set(said)) == 1 and said[0].startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value", "words"),
+    [
+        ("lr", "1e-3,0.01,0.001", [1e-3, 0.01, 1e-3], "0.001 is given twice"),
+        ("seeds", "1,0,1", [1, 0, 1], "1 is given twice"),
+        ("layers", "2,2", "2,2", "2 is given twice"),
+        ("layers", "last,last", ["last", "last"], "last is given twice"),
+    ],
+)
+def test_repeated_values_are_refused(cli, key, text, value, words):
+    """One of the two is a typing mistake. Each door says it."""
+    words_of_it = text.split(",") if text == "last,last" else [text]
+    arguments = [word for one in words_of_it for word in (f"--{key}", one)]
+    said = refusals(cli, "probe", {key: value}, *arguments)
+    assert all(one.endswith(f": {words}") for one in said)
 
 
 def test_the_protocols_are_the_published_ones():

@@ -15,7 +15,7 @@ import torch
 from conftest import SHARED
 
 from skipbench import demo
-from skipbench.backbones.vit import Backbone
+from skipbench.backbones.vit import ViTBackbone
 from skipbench.checkpoints import Checkpoint, open_checkpoint
 from skipbench.evaluations.tokencut.graph import Graphs, link
 from skipbench.evaluations.tokencut.method import cut, decide, lost, tokencut
@@ -257,7 +257,7 @@ def test_another_weight_of_the_pairs_that_are_not_linked(eps):
 @cache
 def untrained(residual):
     facts = demo.small_facts(width=96, depth=4, patch=8, heads=2)
-    return Backbone(Checkpoint(demo.make_weights(residual, facts), facts), residual)
+    return ViTBackbone(Checkpoint(demo.make_weights(residual, facts), facts), residual)
 
 
 def feature_graphs(backbone, photos, blocks, tensors, taus):
@@ -312,7 +312,7 @@ def test_same_object_in_features_of_photographs(residual):
 @pytest.mark.skipif(not SHARED.exists(), reason="no real weights here")
 def test_same_object_in_features_of_real_weights():
     weights = SHARED / "weights" / "dinov2_vits14_fp16.safetensors"
-    backbone = Backbone(open_checkpoint(weights), "skip")
+    backbone = ViTBackbone(open_checkpoint(weights), "skip")
     photos = embedded_photographs((224, 308))
     graphs = feature_graphs(backbone, photos, [2, 8, 11], ["keys", "tokens_norm"], (0, 0.2, 0.4))
     check_features("real weights", graphs)

@@ -1,0 +1,116 @@
+"""The records that are meant by what people type: an id, the name or the path of a checkpoint."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from skipbench.errors import UsageError, did_you_mean, printable, some_of
+from skipbench.files import user_path
+from skipbench.records import Result
+from skipbench.results.read import Stored, read_results
+from skipbench.results.scores import Score
+
+MOST = 20  # lines of a list to choose from
+
+
+def pick(stored: Sequence[Stored], name: str) -> list[Stored]:
+    """One record by its id or the beginning of it, or all of a checkpoint, by path or name. A file
+    that these do not settle is known by its hash: it may have been copied or renamed."""
+    path = user_path(name)
+    place, exists = path.resolve(), path.exists()
+    called = [one for one in stored if name in _names(one)]
+    at_path = [one for one in stored if one.ckpt and Path(one.ckpt).resolve() == place]
+    elsewhere = [one for one in stored if not exists and _ends(one.ckpt, path)]
+    found = _of_id(stored, name) or at_path or called or elsewhere
+    if exists and len(_models(found)) != 1:
+        digest = _sha256(path)
+        found = [one for one in stored if one.result.checkpoint["sha256"] == digest] or found
+    if len(_models(found)) > 1:
+        raise UsageError(_choices(name, found))
+    found = found or _begun(stored, name)
+    if not found:
+        raise UsageError(_nothing(stored, name, exists))
+    by_path = found[0] not in called and (exists or found[0] in elsewhere)
+    return [_shown_as(one, name) for one in found] if by_path else found
+
+
+def pick_one(record: str | Path | Result, results: str | Path) -> Stored:
+    """A file, or the one record in `results` that a name stands for."""
+    if isinstance(record, Result):
+        return Stored(record, Path(results))
+    alone = user_path(record).suffix == ".json" and user_path(record).exists()
+    if alone:
+        found = read_results(user_path(record), strict=True)
+    else:
+        found = pick(read_results(results), str(record))
+    if len(found) > 1:
+        ids = some_of([one.result.id for one in found])
+        raise UsageError(f"{str(record)!r} matches {len(found)} records: {ids}")
+    return found[0]
+
+
+def _of_id(stored: Sequence[Stored], name: str) -> list[Stored]:
+    return [one for one in stored if one.result.id == name]
+
+
+def _names(stored: Stored) -> tuple[str, str]:
+    name = stored.result.checkpoint["name"]
+    return name, Path(name).stem
+
+
+def _ends(ckpt: str, path: Path) -> bool:
+    """runA/checkpoint.pth is the end of /on/another/machine/runA/checkpoint.pth."""
+    return Path(ckpt).parts[-len(path.parts) :] == path.parts
+
+
+def _models(stored: Iterable[Stored]) -> set[str]:
+    return {one.result.checkpoint["sha256"] for one in stored}
+
+
+def _sha256(path: Path) -> str:
+    """Of a file, or of the weights in a folder."""
+    from skipbench.checkpoints.files import FOLDER_FILES, sha256_of
+
+    return sha256_of(next((path / f for f in FOLDER_FILES if (path / f).exists()), path))
+
+
+def _shown_as(stored: Stored, name: str) -> Stored:
+    checkpoint = {**stored.result.checkpoint, "name": name}
+    return replace(stored, result=replace(stored.result, checkpoint=checkpoint))
+
+
+def _begun(stored: Sequence[Stored], name: str) -> list[Stored]:
+    """ "probe-voc-3f2a" and "3f2a" both stand for probe-voc-3f2a9c01b7de."""
+    ids = [one.result.id for one in stored]
+    begun = [i for i in ids if i.startswith(name) or i.rpartition("-")[2].startswith(name)]
+    if len(begun) > 1:
+        raise UsageError(f"{name!r} is the beginning of {len(begun)} ids: {some_of(begun)}")
+    return [one for one in stored if one.result.id in begun]
+
+
+def _choices(name: str, found: Sequence[Stored]) -> str:
+    rows = [_row(one) for one in sorted(found, key=lambda one: (one.ckpt, one.result.id))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows[:MOST]]
+    more = [f"  … {len(rows) - MOST} more: skipbench results list"] if len(rows) > MOST else []
+    what = f"{printable(name)} stands for {len(_models(found))} checkpoints"
+    return "\n".join([f"{what}: give the path or an id of one.", *lines, *more])
+
+
+def _row(one: Stored) -> tuple[str, str, str, str]:
+    score = Score(one)
+    number = f"{score.metric_name} {score.value:.1f}" if score.known else "pictures"
+    data = f"{score.facts['dataset']} {score.facts['split']}"
+    return one.result.id, printable(one.ckpt or score.facts["checkpoint"]), data, number
+
+
+def _nothing(stored: Sequence[Stored], name: str, exists: bool) -> str:
+    names = list(dict.fromkeys(one.result.checkpoint["name"] for one in stored))
+    paths = ["/".join(Path(one.ckpt).parts[-2:]) for one in stored]
+    near = did_you_mean(name, [*names, *paths, *(one.result.id for one in stored)])
+    hint = (
+        "its weights were not evaluated, or their records are in another folder."
+        if exists
+        else f"give an id (`skipbench results list`), or the name or path of a checkpoint.{near}"
+    )
+    return f"no record {name!r}: {hint}\nCheckpoints here: {some_of(names) if names else 'none'}"

@@ -1,0 +1,351 @@
+"""Models side by side, wherever they were scored by one protocol on the same images: all scores,
+the paired differences of every two, and their classes."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from statistics import fmean
+from typing import Any
+
+from skipbench.errors import SkipbenchError
+from skipbench.metrics.intervals import RESAMPLES, interval, resample_weights
+from skipbench.metrics.multiple import holm
+from skipbench.results.entries import Entry, differing, differing_words, grouped
+from skipbench.results.paired import ModelCounts, p_of_difference, paired
+from skipbench.results.report.charts import Axis, number, strip_axis
+from skipbench.results.report.models import Look, Model, model_of
+from skipbench.results.scores import CHOSEN
+from skipbench.results.tables.structure import Row, Table, TableCell, label, marked
+from skipbench.results.words import (
+    DASH,
+    VARIANTS,
+    dataset_name,
+    features_name,
+    in_order,
+    natural,
+    p_text,
+    prose,
+    short,
+    signed,
+)  # fmt: skip
+
+MOST_COMPARED = 12  # models in one comparison; of more, those with the highest scores
+MOST_BY_CLASS = 8
+MANY_CLASSES, MANY_PARTS = 30, 6  # more are folded away
+RESAMPLES_EACH = 100  # for each comparison: fewer could not give a small corrected p-value
+MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+SAME = ("evaluation", "method", "dataset", "split", "features")  # in one comparison
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A model's score among others."""
+
+    entry: Entry
+    name: str
+    look: Look
+
+    @property
+    def variant(self) -> str:
+        return self.look.variant
+
+    @property
+    def block(self) -> str:
+        """The one chosen of several."""
+        block, blocks = self.entry.first.result.metrics.get("block"), self.entry.first.blocks
+        return f"block {block} of {len(blocks)}" if len(blocks) > 1 and block is not None else ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    value: float
+    interval: tuple[float, float]
+    p_value: float  # corrected for the number of comparisons
+
+    @property
+    def other_way(self) -> "Difference":
+        low, high = self.interval
+        return replace(self, value=-self.value, interval=(-high, -low))
+
+    @property
+    def words(self) -> str:
+        low, high = map(signed, self.interval)
+        return f"{signed(self.value)} [{low}, {high}], {p_text(self.p_value)}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Scores of one protocol on the same images, the highest first."""
+
+    facts: Mapping[str, Any]  # evaluation, dataset, split, features
+    how: str  # settings, if there are scores with others
+    scored: Sequence[Peer]
+
+    @property
+    def peers(self) -> Sequence[Peer]:
+        """Those that are compared."""
+        return self.scored[:MOST_COMPARED]
+
+    @property
+    def first(self) -> Entry:
+        return self.peers[0].entry
+
+    @property
+    def title(self) -> str:
+        return f"{dataset_name(self.facts['dataset'])}, {features_name(self.facts['features'])}"
+
+    @property
+    def about(self) -> str:
+        score = self.first.first
+        words = (score.title, score.metric_name, self.facts["split"], self.how)
+        return ", ".join(filter(None, words))
+
+    @property
+    def of_one_block(self) -> bool:
+        return str(self.facts["features"]).startswith("block ")
+
+    @property
+    def images(self) -> int:
+        return len(self.first.first.result.dataset["names"])
+
+    @property
+    def axis(self) -> Axis:
+        entries = [peer.entry for peer in self.peers]
+        return strip_axis([v for e in entries for v in (e.value, *(e.interval or ()))])
+
+    @cached_property
+    def differences(self) -> dict[tuple[int, int], Difference]:
+        """Row minus column, for every two; empty without counts by image."""
+        try:
+            found = paired_differences([peer.entry for peer in self.peers])
+        except (SkipbenchError, *MISSHAPEN):
+            return {}
+        return found | {(b, a): one.other_way for (a, b), one in found.items()}
+
+    @property
+    def two(self) -> tuple[int, int] | None:
+        """Which of two is subtracted from which: skip from skipless, else the lower score."""
+        if len(self.peers) != 2:
+            return None
+        return (1, 0) if self.peers[1].variant == "skipless" != self.peers[0].variant else (0, 1)
+
+    @property
+    def sentence(self) -> str:
+        """No more than can be said. Overlapping intervals prove nothing, and it says so."""
+        if self.differences and self.two:
+            words = f"{self._minus}: {self.differences[self.two].words}"
+        elif self.differences:
+            number = len(self.differences) // 2
+            words = (
+                f"Row − column [95 % interval]; p-values are corrected for {number} comparisons "
+                "(Holm). Bold: below 0.05"
+            )
+        elif self.two:
+            return f"{self._above}; {_intervals([peer.entry for peer in self.peers])}."
+        else:
+            return "Not tested: that takes the counts by image (.npz) of all records."
+        allowance = " The blocks were chosen on these images, for which p makes no allowance."
+        chosen = any(_chosen_on_the_answer(peer.entry) for peer in self.peers)
+        return f"{words}, paired over {self.images:,} images.{allowance if chosen else ''}"
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        """Of two: their variants if those tell them apart."""
+        upper, lower = (self.peers[i] for i in self.two or (0, 1))
+        if {upper.variant, lower.variant} == set(VARIANTS):
+            return upper.variant, lower.variant
+        return short(upper.name), short(lower.name)
+
+    @property
+    def _minus(self) -> str:
+        return " − ".join(self._names)
+
+    @property
+    def _above(self) -> str:
+        upper, lower = (self.peers[i].entry.value for i in self.two or (0, 1))
+        shown = signed(abs(upper - lower)).lstrip("+")
+        one, other = self._names
+        if float(shown) == 0:
+            return f"{one} and {other} are equal to the last digit shown"
+        return f"{one} is {shown} {'above' if upper > lower else 'below'} {other}"
+
+
+def _chosen_on_the_answer(entry: Entry) -> bool:
+    """A block that is the best of several on the very images of its score."""
+    return len(entry.first.blocks) > 1 and entry.first.settings[CHOSEN] == "val"
+
+
+def _intervals(pair: Sequence[Entry]) -> str:
+    a, b = (entry.interval for entry in pair)
+    if not a or not b:
+        return "without intervals there is no telling whether that is more than chance"
+    if a[1] < b[0] or b[1] < a[0]:
+        return "the intervals do not overlap"
+    return "the intervals overlap, which by itself settles nothing"
+
+
+def comparisons(found: Sequence[Entry], looks: Mapping[Model, Look]) -> list[Comparison]:
+    made = []
+    for group in grouped(found, lambda e: tuple(e.facts[name] for name in SAME)).values():
+        ways = grouped(group, _protocol_and_images).values()
+        firsts = [way[0] for way in ways]
+        for way in ways:
+            peers = _peers(way, looks)
+            facts = {name: way[0].facts[name] for name in SAME}
+            made.append(Comparison(facts, differing_words(way[0], firsts), peers))
+    return sorted(made, key=lambda one: [*in_order(one.facts, SAME), natural(one.how)])
+
+
+def _protocol_and_images(entry: Entry) -> str:
+    first = entry.first
+    return json.dumps([first.metric, first.settings, first.images], sort_keys=True)
+
+
+def _peers(group: Sequence[Entry], looks: Mapping[Model, Look]) -> list[Peer]:
+    """A model that was computed in several ways is there several times."""
+    several = Counter(model_of(entry.facts) for entry in group)
+    ways = [{**entry.first.computing, **entry.first.model} for entry in group]
+    apart = list(differing(ways))
+    made = []
+    for entry, way in zip(group, ways, strict=True):
+        model = model_of(entry.facts)
+        words = [f"{name} {prose(way[name])}" for name in apart] if several[model] > 1 else []
+        made.append(Peer(entry, ", ".join([model[0], *words]), looks[model]))
+    return sorted(made, key=lambda peer: -peer.entry.value)
+
+
+def paired_differences(found: Sequence[Entry]) -> dict[tuple[int, int], Difference]:
+    """(a, b) → a − b, for a before b; all on the same resamples of the images."""
+    names = [entry.first.result.dataset["names"] for entry in found]
+    if any(one != names[0] for one in names):
+        return {}
+    pairs = list(combinations(range(len(found)), 2))
+    models = [ModelCounts(e.first.result, [one.counts() for one in e.stored]) for e in found]
+    resamples = max(RESAMPLES, RESAMPLES_EACH * len(pairs))
+    weights = resample_weights(len(names[0]), resamples, seed=0)
+    drawn = [model.score(model.resampled(weights)) for model in models]
+    moved = [drawn[a] - drawn[b] for a, b in pairs]
+    tests = [
+        p_of_difference(models[b], models[a], values)
+        for (a, b), values in zip(pairs, moved, strict=True)
+    ]
+    return {
+        (a, b): Difference(models[a].value - models[b].value, interval(values), float(p))
+        for (a, b), values, p in zip(pairs, moved, holm(tests), strict=True)
+    }
+
+
+# -- all scores of a model in one row
+
+
+def score_table(found: Sequence[Comparison]) -> Table | None:
+    """A column for each evaluation, data set and protocol, but for those of single blocks."""
+    shown = [one for one in found if not one.of_one_block] or list(found)
+    rows: dict[Model, dict[int, Entry]] = {}
+    looks: dict[Model, Look] = {}
+    for column, one in enumerate(shown):
+        for peer in one.scored:
+            key = peer.name, peer.variant
+            rows.setdefault(key, {})[column] = peer.entry
+            looks[key] = peer.look
+    if not rows:
+        return None
+    ordered = sorted(rows, key=lambda key: (looks[key].number, key))
+    facts = {key: next(iter(rows[key].values())).facts for key in ordered}
+    told = [n for n in ("depth", "epoch", "optimizer") if differing(list(facts.values()), [n])]
+    columns = tuple(
+        (f"{one.first.first.title}, {one.first.first.metric_name}", _column(one)) for one in shown
+    )
+    made = Table(
+        "scores", "", ("checkpoint", "residual", *told), columns,
+        tuple(
+            Row(
+                (*key, *(label(name, facts[key][name]) for name in told)),
+                tuple(TableCell(rows[key].get(column)) for column in range(len(columns))),
+            )
+            for key in ordered
+        ),
+    )  # fmt: skip
+    groups = [[(row, column) for row in range(len(ordered))] for column in range(len(columns))]
+    return marked(made, groups)
+
+
+def _column(one: Comparison) -> str:
+    data = f"{dataset_name(one.facts['dataset'])} {one.facts['split']}"
+    return ", ".join(filter(None, (data, features_name(one.facts["features"]), one.how)))
+
+
+# -- by class
+
+
+def by_class(found: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Largest difference first; classes that no model has, last."""
+    made: list[dict[str, Any]] = []
+    for one in found:
+        peers = [peer for peer in one.peers if _per_class(peer.entry)][:MOST_BY_CLASS]
+        if not peers:
+            continue
+        if len(peers) == len(one.peers) == 2:
+            peers = [peers[i] for i in reversed(one.two or (0, 1))]
+        scores = [_per_class(peer.entry) for peer in peers]
+        ends = _class_intervals(peers)
+        names = dict.fromkeys(name for score in scores for name in score)
+        rows = [_class_row(name, scores, ends.get(name)) for name in names]
+        rows.sort(key=lambda row: (row["difference"] is None, -(row["difference"] or 0)))
+        known = [value for row in rows for value in row["values"] if value is not None]
+        made.append(
+            {
+                "comparison": one,
+                "peers": peers,
+                "rows": rows,
+                "axis": strip_axis([0.0, *known]),
+                "folded": len(rows) > MANY_CLASSES or len(made) >= MANY_PARTS,
+            }
+        )
+    return made
+
+
+def _per_class(entry: Entry) -> dict[str, float | None]:
+    """The mean over the seeds that have the class."""
+    known: dict[str, list[float]] = {}
+    for score in entry.scores:
+        given = score.result.metrics.get("per_class")
+        for name, value in given.items() if isinstance(given, Mapping) else ():
+            one = number(value)
+            known.setdefault(str(name), []).extend([] if one is None else [one])
+    return {name: fmean(values) if values else None for name, values in known.items()}
+
+
+def _class_intervals(peers: Sequence[Peer]) -> dict[str, tuple[float, float] | None]:
+    """Of the second minus the first of two, paired over the images."""
+    if len(peers) != 2:
+        return {}
+    try:
+        found = paired(peers[0].entry.stored, peers[1].entry.stored)
+    except (SkipbenchError, *MISSHAPEN):
+        return {}
+    return {move.name: move.interval for move in found.classes}
+
+
+def _class_row(
+    name: str,
+    scores: Sequence[Mapping[str, float | None]],
+    ends: tuple[float, float] | None,
+) -> dict[str, Any]:
+    """difference: of two models; of more, between the highest and the lowest."""
+    values = [score.get(name) for score in scores]
+    known = [value for value in values if value is not None]
+    difference = None
+    if len(known) > 1:
+        difference = known[1] - known[0] if len(values) == 2 else max(known) - min(known)
+    shown = DASH if difference is None else signed(difference)
+    return {
+        "name": name,
+        "values": values,
+        "difference": difference,
+        "shown": shown if len(values) == 2 else shown.lstrip("+"),
+        "interval": f"[{signed(ends[0])}, {signed(ends[1])}]" if ends else "",
+    }
