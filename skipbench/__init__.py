@@ -34,6 +34,7 @@ _HOME = {
     "open_dataset": "skipbench.datasets",
     "read_results": "skipbench.results.read",
     "report": "skipbench.results.report",
+    "reproduce": "skipbench.results.reproduce",
     "run": "skipbench.suites",
     "table": "skipbench.results.tables",
     "tables": "skipbench.results.tables",

@@ -22,8 +22,8 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    "demo", "evaluation", "run", "table", "report", "compare", "check", "results", "inspect",
-    "extract", "data", "cache", "env", "manual",
+    "demo", "evaluation", "run", "table", "report", "compare", "check", "reproduce", "results",
+    "inspect", "extract", "data", "cache", "env", "manual",
 )  # fmt: skip
 
 

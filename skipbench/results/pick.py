@@ -7,7 +7,7 @@ from pathlib import Path
 from skipbench.errors import UsageError, did_you_mean, printable, some_of
 from skipbench.files import user_path
 from skipbench.records import Result
-from skipbench.results.read import Stored, read_results
+from skipbench.results.read import Source, Stored, read_results
 from skipbench.results.scores import Score
 
 MOST = 20  # lines of a list to choose from
@@ -34,10 +34,12 @@ def pick(stored: Sequence[Stored], name: str) -> list[Stored]:
     return [_shown_as(one, name) for one in found] if by_path else found
 
 
-def pick_one(record: str | Path | Result, results: str | Path) -> Stored:
+def pick_one(record: Source, results: Source | Iterable[Source]) -> Stored:
     """A file, or the one record in `results` that a name stands for."""
-    if isinstance(record, Result):
-        return Stored(record, Path(results))
+    if isinstance(record, Stored):
+        return record
+    if isinstance(record, Result):  # its counts are where it was written
+        record = record.id
     alone = user_path(record).suffix == ".json" and user_path(record).exists()
     if alone:
         found = read_results(user_path(record), strict=True)

@@ -15,10 +15,11 @@ A difference below 0.05 points shows in no table and is always within the noise.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from math import sqrt
 from pathlib import Path
+from statistics import stdev
 from typing import Any, Literal
 
 import numpy as np
@@ -34,14 +35,14 @@ from skipbench.results.check import TOLERANCE, made_alike
 from skipbench.results.entries import Entry, differing, entries
 from skipbench.results.paired import Move, Paired, paired
 from skipbench.results.pick import pick_one
-from skipbench.results.read import Stored, read_results
+from skipbench.results.read import Source, Stored, read_results
 from skipbench.results.scores import Score
 from skipbench.results.words import signed
 
 log = logging.getLogger("skipbench")
 
 INVISIBLE = 0.05  # points
-FEWEST_SEEDS = 3
+FEWEST_SEEDS = 3  # besides that of the record
 
 Verdict = Literal["identical", "within the noise", "different"]
 
@@ -77,9 +78,9 @@ class Reproduction:
 
 
 def reproduce(
-    record: str | Path | Result,
+    record: Source,
     *,
-    results: str | Path = "results",
+    results: Source | Iterable[Source] = "results",
     ckpt: str | Path | None = None,
     baseline: str | Path | None = None,
     out: str | Path | None = None,
@@ -136,13 +137,16 @@ def _of_baseline(stored: Stored, path: Path) -> Spread:
 
 
 def _of_siblings(stored: Stored) -> Spread | None:
-    """Records that differ only in the seed, beside this one or made by `calibrate`."""
+    """Of records that differ only in the seed, beside this one or made by `calibrate`. Its own
+    score does not count: if it is wrong, it would widen what is allowed."""
     pattern = f"{stored.result.id.rpartition('-')[0]}-*.json"
     folders = (stored.folder, stored.folder / "calibration")
     files = [path for folder in folders for path in sorted(folder.glob(pattern))]
     found: Entry = entries([stored, *read_results(set(files) - {stored.path})])[0]
-    few = len(found.scores) < FEWEST_SEEDS
-    return None if few else Spread(found.spread or 0.0, len(found.scores), "of its siblings")
+    values = [score.value for score in found.scores if score.result.id != stored.result.id]
+    if len(values) < FEWEST_SEEDS:
+        return None
+    return Spread(stdev(values), len(values), "that differ only in the seed")
 
 
 # -- the two compared
