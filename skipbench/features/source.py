@@ -1,6 +1,6 @@
 """Features on demand: read from the store, computed and stored, or computed and kept in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +12,8 @@ from skipbench.engine.progress import progress
 from skipbench.errors import ResourceError
 from skipbench.features.build import DTYPES, constant_images, in_store_dtype
 from skipbench.features.cache import DEFAULT_LIMIT
-from skipbench.features.plan import Plan, make_plan
-from skipbench.features.reader import Features
-from skipbench.features.store import open_store, strides_of
-from skipbench.features.stream import Extractor
+from skipbench.features.store import Features, open_store
+from skipbench.features.stream import Extractor, Plan, make_plan
 from skipbench.files import size_text
 from skipbench.images import Picture
 from skipbench.records import FeatureSpec
@@ -57,12 +55,14 @@ class MemoryFeatures(Features):
     def __init__(
         self,
         plan: Plan,
-        strides: dict[str, int],
-        degenerate: dict[str, tuple[int, ...]],
-        columns: dict[str, list[np.ndarray]],
+        backbone: Backbone,
+        spec: FeatureSpec,
+        degenerate: Mapping[str, tuple[int, ...]],
+        columns: Mapping[str, Sequence[np.ndarray]],
     ) -> None:
-        super().__init__(plan, strides, degenerate)
+        super().__init__(plan, backbone, spec, degenerate)
         self._columns = columns
+        self.computed = len(self)
 
     def read(self, image: int, column: str) -> np.ndarray:
         return self._columns[column][image]
@@ -96,12 +96,9 @@ def compute(
             for column in spec.columns:
                 tokens = batch.columns[column].flatten(1, 2)
                 degenerate[column] += constant_images(batch.images, tokens)
-                for image, values in zip(
-                    batch.images, in_store_dtype(tokens, column, spec.store_dtype), strict=True
-                ):
+                kept = in_store_dtype(tokens, column, spec.store_dtype)
+                for image, values in zip(batch.images, kept, strict=True):
                     columns[column][image] = values.numpy()
             advance(len(batch.images))
     constant = {column: tuple(sorted(images)) for column, images in degenerate.items()}
-    found = MemoryFeatures(plan, strides_of(backbone, spec), constant, columns)
-    found.computed = len(items)
-    return found
+    return MemoryFeatures(plan, backbone, spec, constant, columns)
