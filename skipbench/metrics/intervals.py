@@ -8,7 +8,7 @@ classes, so their scores are biased low, and so would be plain percentiles. In t
 models on the same images that cancels, and percentiles have the best coverage.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import bdtr, ndtr, ndtri
@@ -122,3 +122,14 @@ def p_value(differences: np.ndarray) -> float:
     known = differences[~np.isnan(differences)]
     tail = min((known <= 0).sum(), (known >= 0).sum())
     return float(min(1.0, 2 * (1 + tail) / (1 + len(known))))
+
+
+def holm(p_values: Sequence[float]) -> np.ndarray:
+    """Holm's step-down correction (1979): the chance of a single false positive among all stays
+    below the level, whatever the dependence between the tests."""
+    given = np.asarray(p_values, float)
+    order = np.argsort(given, kind="stable")
+    steps = np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1))
+    corrected = np.empty_like(given)
+    corrected[order] = np.minimum(steps, 1)
+    return corrected

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tokens import some_mask
 
-from skipbench.evaluations.knn.bank import choose_patches, joined, patch_counts, remember
+from skipbench.evaluations.knn.method import choose_patches, joined, patch_counts, remember
 from skipbench.evaluations.segmentation.tokens import even_shares
 
 # -- what is known of a patch

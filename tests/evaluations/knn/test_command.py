@@ -337,7 +337,7 @@ def test_a_share_that_has_no_label(knn):
             knn(dataset="folder:some", cache="c", memory=1, seeds=[seed])
             done += 1
         except DataError as error:
-            assert "no patch" in str(error)
+            assert "no sampled patch" in str(error)
     assert 0 < done < 4 and len(records()) == done
 
 
