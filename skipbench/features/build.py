@@ -111,18 +111,12 @@ class StoreBuilder:
     def _is_intact(self, folder: Path, shard: Shard) -> bool:
         path = folder / shard.file
         mark = (str(path), shard.sha256)
-        if mark in self._verified:
-            return True
-        try:
-            if path.stat().st_size != shard.bytes:
-                return False
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
-                    return False
-        except OSError:
-            return False
-        self._verified.add(mark)
-        return True
+        if mark not in self._verified:
+            with suppress(OSError), path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                if (digest, file.tell()) == (shard.sha256, shard.bytes):
+                    self._verified.add(mark)
+        return mark in self._verified
 
     def build(self, limit_bytes: int, label: str) -> int:
         """Returns the number of images computed."""

@@ -13,7 +13,7 @@ def show(run: Any, results: Sequence[Result]) -> None:
     console, first = wide_page(), results[0]
     words = [
         f"images at {first.features['size']}",
-        f"k-means on {first.metrics['tokens']:,} tokens, {first.protocol['turns']} turns",
+        f"k-means on {first.metrics['tokens']:,} tokens, {first.protocol['turns']} iterations",
         "scored at full size",
     ]
     page.show_what(console, first, ", ".join(words))

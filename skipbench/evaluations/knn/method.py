@@ -32,7 +32,9 @@ FLAT_ON_CPU = 100_000  # tokens in a bank: searching more takes seconds per imag
 QUERIES = 4096
 
 # As many neighbours are searched for as the next of these, so that one search serves several k.
-SOUGHT = (30, 100, 300, 1024)
+SEARCHED_K = (30, 100, 300, 1024)
+
+Image = tuple[np.ndarray, np.ndarray, Grid]  # tokens, mask, grid
 
 
 # -- the bank
@@ -79,7 +81,8 @@ class Bank:
 Part = tuple[np.ndarray, csr_array, bool]  # as in `Bank`, of one image
 
 
-def remember(counts: np.ndarray, most: int, seed: int, image: int) -> Part:
+def part_of_bank(counts: np.ndarray, most: int, seed: int, image: int) -> Part:
+    """At most `most` patches of an image. counts: of `patch_counts`."""
     rows = choose_patches(counts, most, randomness("bank", seed, image))
     kept = counts[rows]
     shares = kept / kept.sum(1, keepdims=True)
@@ -141,8 +144,8 @@ class Vote:
     temperature: float
 
     @property
-    def sought(self) -> int:
-        return next((many for many in SOUGHT if many >= self.k), self.k)
+    def searched_k(self) -> int:
+        return next((many for many in SEARCHED_K if many >= self.k), self.k)
 
 
 def vote(near: np.ndarray, number: np.ndarray, labels: csr_array, how: Vote) -> np.ndarray:
@@ -171,18 +174,18 @@ class Votes:
         self, queries: np.ndarray, index: Index, labels: csr_array, votes: Sequence[Vote]
     ) -> None:
         self.labels, self.votes = labels, votes
-        most = max(how.sought for how in votes)
+        most = max(how.searched_k for how in votes)
         near, number = index.search(queries, min(most, labels.shape[0]))
-        self.found = {how.sought: (near, number) for how in votes}
+        self.found = {how.searched_k: (near, number) for how in votes}
         ends = {how: near[:, how.k - 1 : how.k] == near[:, how.k : how.k + 1] for how in votes}
-        for many in {how.sought for how, tied in ends.items() if tied.any()} - {most}:
+        for many in {how.searched_k for how, tied in ends.items() if tied.any()} - {most}:
             self.found[many] = index.search(queries, min(many, labels.shape[0]))
 
     def maps(self, part: slice, grid_hw: tuple[int, int]) -> torch.Tensor:
         """(votes, classes, height, width) of these queries, all tokens of one image."""
         shares = []
         for how in self.votes:
-            near, number = self.found[how.sought]
+            near, number = self.found[how.searched_k]
             shares.append(vote(near[part], number[part], self.labels, how).T)
         return torch.from_numpy(np.stack(shares)).unflatten(2, grid_hw)
 
@@ -208,7 +211,7 @@ def score(
     classes = labels.shape[1]
     counts = np.zeros((len(numbers), len(votes), 3, classes), np.int32)
 
-    def read(image: int) -> tuple[np.ndarray, np.ndarray, Grid]:
+    def read(image: int) -> Image:
         return normalised(images.tokens(image)), images.mask(image), images.grid(image)
 
     row = 0
@@ -225,9 +228,7 @@ def score(
     return counts
 
 
-def _groups(
-    images: Iterator[tuple[np.ndarray, np.ndarray, Grid]], at_once: int
-) -> Iterator[list[tuple[np.ndarray, np.ndarray, Grid]]]:
+def _groups(images: Iterator[Image], at_once: int) -> Iterator[list[Image]]:
     """Images that are searched together."""
     group, queries = [], 0
     for image in images:

@@ -6,7 +6,7 @@ of every validation token (one search for all k and temperatures) → scores →
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -58,11 +58,8 @@ class KnnCell(Cell):
 
 @dataclass(frozen=True)
 class Memory:
-    """A bank with its index."""
-
     bank: Bank
     index: vectors.Index
-    facts: Mapping[str, Any]  # for the record
 
 
 class KnnRun(SegmentationRun):
@@ -88,7 +85,7 @@ class KnnRun(SegmentationRun):
             for temperature in settings.temperature
         ]
         self._banks: dict[tuple[int, int], Bank] = {}  # by seed and pixels per token
-        self._memory: tuple[object, Memory] | None = None  # of the group at hand
+        self._memory: tuple[object, Memory] | None = None  # of one group of cells
 
     def _cell(self, blocks: tuple[int, ...], layers: str, seed: int, vote: Vote) -> KnnCell:
         storage = method.choose_storage(
@@ -156,15 +153,15 @@ class KnnRun(SegmentationRun):
     # -- the bank
 
     def _memory_of(self, cell: KnnCell) -> Memory:
-        """The bank that the cells of one group share; one at a time is kept."""
+        """What the cells of one group share; one at a time is kept."""
         key = cell.blocks, cell.seed
         if self._memory is None or self._memory[0] != key:
             self._memory = None  # freed before the next one is made
             with self.timed("bank"):
-                self._memory = key, self.remember(cell)
+                self._memory = key, self.build_memory(cell)
         return self._memory[1]
 
-    def remember(self, cell: KnnCell) -> Memory:
+    def build_memory(self, cell: KnnCell) -> Memory:
         key = cell.seed, self.train_features.stride(self.columns(cell))
         if key not in self._banks:
             self._banks[key] = self._bank(*key)
@@ -175,15 +172,12 @@ class KnnRun(SegmentationRun):
             cell.layers, f"{len(bank):,}", cell.storage.words, size_text(needed),
         )  # fmt: skip
         index = self._index(cell, bank)
-        facts: dict[str, Any] = {"tokens": len(bank), "whole": bank.whole, "bytes": needed}
         if isinstance(index, vectors.Lists):
-            facts |= {"lists": index.lists, "searched": index.searched}
             log.info(
                 "%s: %d of %d lists are searched; they hold %.1f %% of the %d nearest",
                 cell.layers, index.searched, index.lists, 100 * index.recall(K), K,
             )  # fmt: skip
-        shares = zip(self.train.classes, bank.class_shares().tolist(), strict=True)
-        return Memory(bank, index, {**facts, "class_percent": {c: 100 * s for c, s in shares}})
+        return Memory(bank, index)
 
     def _bank(self, seed: int, stride: int) -> Bank:
         shares = even_shares(self.settings.memory, len(self.train), seed)
@@ -204,7 +198,7 @@ class KnnRun(SegmentationRun):
         mask = resize_mask(self.train[image].mask(), plan.sizes_hw[image])
         grid_hw = plan.grid_hw(image, stride)
         counts = method.patch_counts(mask, grid_hw, stride, len(self.train.classes))
-        return method.remember(counts, int(shares[image]), seed, image)
+        return method.part_of_bank(counts, int(shares[image]), seed, image)
 
     def _index(self, cell: KnnCell, bank: Bank) -> vectors.Index:
         pieces, width = partial(self._pieces, bank, self.columns(cell)), self.width(cell)
@@ -254,31 +248,40 @@ class KnnRun(SegmentationRun):
             return
         before = dict(self.seconds)
         memory, split = self._memory_of(cells[0]), self.split(cells[0])
+        bank, index = memory.bank, memory.index
 
         def score(
             images: Sequence[int], cells: Sequence[KnnCell], advance: Progress
         ) -> list[dict[str, np.ndarray]]:
             votes = [cell.vote for cell in cells]
-            found = method.score(split, images, memory.index, memory.bank.labels, votes, advance)
+            found = method.score(split, images, index, bank.labels, votes, advance)
             return [{"counts": counts} for counts in found.swapaxes(0, 1)]
 
         parts = self.scored(cells, self.label("neighbours", cells[0]), score)
         for cell in cells:
             counts = np.concatenate([part["counts"] for part in parts[cell.id]])
-            yield cell, self._record(cell, counts, memory, before), {"counts": counts}
+            found = figures(counts, self.val.classes)
+            result = self.record(
+                cell, self.val_features,
+                recorded_protocol(self._protocol(cell.vote, cell.storage), USUAL),
+                {**found, "bank": self._facts(cell, bank, index)}, self.seconds_since(before),
+                k=cell.vote.k, temperature=cell.vote.temperature,
+            )  # fmt: skip
+            yield cell, result, {"counts": counts}
 
-    def _record(
-        self, cell: KnnCell, counts: np.ndarray, memory: Memory, before: Mapping[str, float]
-    ) -> Result:
-        index, bank = memory.index, memory.facts
+    def _facts(self, cell: KnnCell, bank: Bank, index: vectors.Index) -> dict[str, Any]:
+        """The bank as a record describes it."""
+        shares = zip(self.train.classes, bank.class_shares().tolist(), strict=True)
+        facts = {
+            "tokens": len(bank),
+            "whole": bank.whole,
+            "bytes": cell.storage.bytes(len(bank), self.width(cell)),
+            "class_percent": {name: 100 * share for name, share in shares},
+        }
         if isinstance(index, vectors.Lists):
-            bank = {**bank, "recall": index.recall(cell.vote.k)}
-        metrics = {**figures(counts, self.val.classes), "bank": bank}
-        protocol = recorded_protocol(self._protocol(cell.vote, cell.storage), USUAL)
-        return self.record(
-            cell, self.val_features, protocol, metrics,
-            self.seconds_since(before), k=cell.vote.k, temperature=cell.vote.temperature,
-        )  # fmt: skip
+            facts |= {"lists": index.lists, "searched": index.searched}
+            facts["recall"] = index.recall(cell.vote.k)
+        return facts
 
     # -- pictures
 
