@@ -28,9 +28,8 @@ from timm.models.vision_transformer import VisionTransformer
 from skipbench.backbones.vit import ViTBackbone
 from skipbench.engine import progress
 from skipbench.engine.machine import peak_bytes
-from skipbench.features.plan import make_plan
 from skipbench.features.store import open_store
-from skipbench.features.stream import Extractor
+from skipbench.features.stream import Extractor, make_plan
 from skipbench.images import ImageItem, find_images, normalise, read_image, stack
 from skipbench.records import FeatureSpec
 

@@ -188,7 +188,7 @@ def real_scene(count: int, images: int, options: argparse.Namespace) -> Scene:
     run = open_run(knn, settings)
     with ExitStack() as stack:
         run.open_features(stack, run.cells, ())
-        memory, split = run.remember(run.cells[0]), run.split(run.cells[0])
+        memory, split = run.build_memory(run.cells[0]), run.split(run.cells[0])
         numbers = range(min(images, len(split)))
         read = [[of(i) for i in numbers] for of in (split.tokens, split.mask, split.grid)]
     return Scene(Images(*read), memory.index, memory.bank.labels)

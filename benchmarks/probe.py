@@ -47,9 +47,8 @@ from skipbench.evaluations.probe.method import fit, score
 from skipbench.evaluations.probe.run import ProbeRun
 from skipbench.evaluations.probe.settings import PROTOCOLS, SWEEP, ProbeSettings, Protocol
 from skipbench.evaluations.segmentation.run import Split
-from skipbench.features.plan import make_plan
 from skipbench.features.source import compute
-from skipbench.features.stream import Extractor
+from skipbench.features.stream import Extractor, make_plan
 from skipbench.images import normalise, stack
 from skipbench.pipeline import carry_out, open_run
 

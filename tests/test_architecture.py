@@ -152,7 +152,7 @@ def test_no_text_of_the_package_lists_the_evaluations():
 @pytest.mark.parametrize("name", EVALUATIONS)
 def test_an_evaluation_has_the_files_that_a_reader_looks_for(name):
     there = {path.stem for path in (ROOT / "evaluations" / name).glob("*.py")}
-    assert {"settings", "method", "run", "record", "page", "estimate"} <= there
+    assert {"settings", "method", "run", "page"} <= there
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from skipbench.datasets import open_dataset
-from skipbench.evaluations.knn.bank import patch_counts
+from skipbench.evaluations.knn.method import patch_counts
 from skipbench.evaluations.segmentation.pixels import Grid
 
 WIDTH = 6

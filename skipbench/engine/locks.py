@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 try:
@@ -33,19 +32,13 @@ class FileLock:
                 fcntl.flock(self._file, how)
             except BlockingIOError:
                 return False
-            if self._is_there():
-                break
+            with suppress(FileNotFoundError):
+                if os.path.samestat(self.path.stat(), os.fstat(self._file)):
+                    break
             self.release()  # deleted meanwhile: other processes would lock a new file
         if exclusive:
             self.heartbeat()
         return True
-
-    def _is_there(self) -> bool:
-        """Whether the locked file still has that name."""
-        try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self._file or 0))  # noqa: PTH116
-        except FileNotFoundError:
-            return False
 
     def acquire(
         self,
@@ -54,14 +47,18 @@ class FileLock:
         on_wait: Callable[[], None],
         poll: float = 0.2,
     ) -> bool:
-        """Wait while the holder is active; False once it has had no heartbeat for too long."""
-        waited_since = time.time()
-        announced = False
+        """Wait while the holder is active; False after `stalled_after` seconds without a heartbeat.
+
+        on_wait: called once, if the lock is taken.
+        """
+        if self.try_acquire(exclusive):
+            return True
+        on_wait()
+        last_active = time.time()
         while not self.try_acquire(exclusive):
-            if not announced:
-                on_wait()
-                announced = True
-            if time.time() - max(self._last_heartbeat(), waited_since) > stalled_after:
+            with suppress(OSError):
+                last_active = max(last_active, self.path.stat().st_mtime)
+            if time.time() - last_active > stalled_after:
                 return False
             time.sleep(poll)
         return True
@@ -69,12 +66,6 @@ class FileLock:
     def heartbeat(self) -> None:
         with suppress(FileNotFoundError):
             os.utime(self.path)
-
-    def _last_heartbeat(self) -> float:
-        try:
-            return self.path.stat().st_mtime
-        except OSError:
-            return 0.0
 
     def release(self) -> None:
         if self._file is not None:
@@ -84,10 +75,5 @@ class FileLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()

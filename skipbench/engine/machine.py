@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit() -> str | None:
-    """Of the git checkout that the package is run from, if any; "-changed" if files differ."""
+    """Of the git checkout that the package is run from, if any; "-changed" if files were edited."""
     import subprocess
 
     here = Path(__file__).parents[2]
@@ -51,9 +51,8 @@ def commit() -> str | None:
         return done.stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + (
-            "-changed" if git("status", "--porcelain", "-uno") else ""
-        )
+        changed = "-changed" if git("status", "--porcelain", "-uno") else ""
+        return git("rev-parse", "HEAD") + changed
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -3,13 +3,13 @@ the GIL. Threads start at once, and Ctrl-C leaves no processes behind."""
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from skipbench.engine.progress import progress
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 Done = TypeVar("Done")
 
 AHEAD = 8  # items in flight per thread
@@ -21,22 +21,33 @@ def cores() -> int:
     return max(2, len(allowed(0)) if allowed else os.cpu_count() or 1)
 
 
-def in_parallel(
-    work: Callable[[Thing], Done], things: Sequence[Thing], label: str, unit: str = "images"
+def ahead(
+    work: Callable[[Item], Done], items: Iterable[Item], most: int, threads: int = 1
 ) -> Iterator[Done]:
-    """Results in the order of the items, with a progress line."""
-    workers = cores()
-    pool = ThreadPoolExecutor(workers)
-    ahead: deque[Future[Done]] = deque()
+    """Results in the order of the items, computed up to `most` items ahead of the consumer.
+
+    `work` should only read and call numpy: a thread that calls torch would start a second team of
+    OpenMP threads on the same cores.
+    """
+    pending: deque[Future[Done]] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="ahead")
     try:
-        with progress(label, len(things), unit) as advance:
-            for thing in things:
-                ahead.append(pool.submit(work, thing))
-                if len(ahead) > AHEAD * workers:
-                    yield ahead.popleft().result()
-                    advance(1)
-            while ahead:
-                yield ahead.popleft().result()
-                advance(1)
+        for item in items:
+            pending.append(pool.submit(work, item))
+            if len(pending) > most:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def in_parallel(
+    work: Callable[[Item], Done], items: Sequence[Item], label: str, unit: str = "images"
+) -> Iterator[Done]:
+    """Results in the order of the items, with a progress line."""
+    threads = cores()
+    with progress(label, len(items), unit) as advance:
+        for done in ahead(work, items, AHEAD * threads, threads):
+            yield done
+            advance(1)

@@ -28,7 +28,7 @@ quiet = False  # set by --quiet
 
 @contextmanager
 def progress(label: str, total: int, unit: str = "images", done: int = 0) -> Iterator[Progress]:
-    """done: of an earlier run, which counts for the bar but not for the rate."""
+    """done: by an earlier run, which counts for the bar but not for the rate."""
     label = printable(label)
     unit = unit.removesuffix("s") if total == 1 else unit
     if quiet or total <= done:
@@ -107,12 +107,7 @@ def _all_animated(total: int, unit: str) -> Iterator[Begin]:
 def _bar() -> "Iterator[Bar]":
     from rich.console import Console
     from rich.file_proxy import FileProxy
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     class Above(FileProxy):

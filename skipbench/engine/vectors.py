@@ -2,13 +2,14 @@
 
 Its two builds, faiss-cpu and faiss-gpu, install the same module and overwrite each other;
 uninstalling one of them leaves a folder without a module. `load` recognises these states and says
-how to repair each. All input is checked: faiss finds neighbours even for NaN.
+how to repair each. All input is checked: faiss returns neighbours even for NaN.
 """
 
 import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -24,16 +25,15 @@ BUILDS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu11", "faiss-gpu-cu12", "faiss-g
 PIECE = 65_536  # rows
 LISTS = 2  # times the square root of the bank's size
 POINTS_A_LIST = 50  # training tokens per list
-FEWEST_POINTS = 16_384  # training tokens, which product quantisers need
+FEWEST_POINTS = 16_384  # training tokens: product quantisers need as many
 TURNS = 10  # iterations of k-means, for lists
 RECALL = 0.98  # as many lists are searched as this needs
 MOST_ON_GPU = 2048  # lists that faiss can search on a GPU
 LEAST_GAIN = 0.002  # in recall, from doubling the lists searched
 
 Pieces = Callable[[], Iterable[np.ndarray]]  # iterates over the rows of a bank, in order
-Neighbours = tuple[
-    np.ndarray, np.ndarray
-]  # (queries, k): similarities, descending, and row numbers
+# (queries, k) each: similarities, descending, and row numbers; -inf and -1 beyond the bank's size.
+Neighbours = tuple[np.ndarray, np.ndarray]
 
 
 # -- the module
@@ -43,10 +43,8 @@ def builds() -> dict[str, str]:
     """Installed builds, working or not: {"faiss-cpu": "1.15.1"}."""
     found = {}
     for name in BUILDS:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -82,13 +80,13 @@ def load() -> Any:
     sys.modules.pop("faiss", None)  # so that it is found in this process once repaired
     if module is not None and not hasattr(module, "__path__"):
         raise UsageError(f"{module.__file__} is imported instead of faiss: rename it")
-    if module is not None or installed:
-        left = ", ".join(map(str, getattr(module, "__path__", [])))
-        names = " and ".join(installed) or "it"
-        gone = f"{names} is installed according to pip, but the module is missing"
-        raise _damaged(
-            installed, f"only its folder is left, without the module: {left}" if left else gone
-        )
+    if module is not None:
+        left = ", ".join(map(str, module.__path__))
+        raise _damaged(installed, f"only its folder is left, without the module: {left}")
+    if installed:
+        (name,) = installed
+        missing = f"{name} is installed according to pip, but the module is missing"
+        raise _damaged(installed, missing)
     raise UsageError(
         "faiss is not installed; knn and cluster need it.\n"
         f"Install it: pip install {_wanted(installed)}   (faiss-cpu or faiss-gpu, never both)"
@@ -141,7 +139,7 @@ def checked(rows: np.ndarray) -> np.ndarray:
 
 
 class Flat:
-    """Exact search of the whole bank. On the CPU in an array of our own, so there is no copy."""
+    """Exact search of the whole bank. On the CPU in an array of our own: faiss would copy it."""
 
     def __init__(
         self,
@@ -152,7 +150,7 @@ class Flat:
         on_gpus: int = 0,
         rows_at_once: int = PIECE,
     ) -> None:
-        """rows_at_once: that are made float32."""
+        """rows_at_once: converted to float32 together."""
         self.faiss, self.rows_at_once = load(), rows_at_once
         self.bank = np.empty((0 if on_gpus else count, width), dtype)
         index = self.faiss.IndexFlatIP(width) if on_gpus else None
@@ -172,41 +170,35 @@ class Flat:
         if self.index is not None:
             return _or_none(*self.index.search(queries, k))
         step = len(self.bank) if self.bank.dtype == np.float32 else self.rows_at_once
-        best = Best(k)
+        best = Best(queries, k)
         for start in range(0, len(self.bank), max(step, 1)):
-            part = self.bank[start : start + step].astype(np.float32, copy=False)
-            best.add(self.faiss, queries, part)
-        return best.found()
+            best.add(self.bank[start : start + step].astype(np.float32, copy=False))
+        return best.near, best.number
 
 
 class Best:
-    """The nearest so far, of a bank that arrives in pieces."""
+    """The nearest rows of a bank that arrives in pieces."""
 
-    def __init__(self, k: int) -> None:
-        self.k, self.seen = k, 0
-        self.near: list[Neighbours] = []
+    def __init__(self, queries: np.ndarray, k: int) -> None:
+        self.faiss, self.queries, self.k, self.rows = load(), queries, k, 0
+        self.near = np.empty((len(queries), 0), np.float32)
+        self.number = np.empty((len(queries), 0), np.int64)
 
-    def add(self, faiss: Any, queries: np.ndarray, piece: np.ndarray) -> None:
-        k = min(self.k, len(piece))
-        near, number = faiss.knn(queries, piece, k, metric=faiss.METRIC_INNER_PRODUCT)
-        self.near.append((near, number.astype(np.int64) + self.seen))
-        self.seen += len(piece)
-        if len(self.near) > 1:
-            self.near = [_merged(self.near, self.k)]
-
-    def found(self) -> Neighbours:
-        return self.near[0]
-
-
-def _merged(parts: list[Neighbours], k: int) -> Neighbours:
-    near, number = (np.concatenate(side, axis=1) for side in zip(*parts, strict=True))
-    order = np.argsort(-near, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(near, order, 1), np.take_along_axis(number, order, 1)
+    def add(self, piece: np.ndarray) -> None:
+        k, product = min(self.k, len(piece)), self.faiss.METRIC_INNER_PRODUCT
+        near, number = self.faiss.knn(self.queries, piece, k, metric=product)
+        self.near = np.concatenate([self.near, near], axis=1)
+        self.number = np.concatenate([self.number, number + self.rows], axis=1)
+        if self.rows:
+            order = np.argsort(-self.near, axis=1, kind="stable")[:, : self.k]
+            self.near = np.take_along_axis(self.near, order, 1)
+            self.number = np.take_along_axis(self.number, order, 1)
+        self.rows += len(piece)
 
 
 class Lists:
-    """An inverted file (IVF): the bank in lists of similar tokens, of which only those nearest to a
-    query are searched.
+    """An inverted file (IVF): lists of similar tokens, of which only those nearest to a query are
+    searched.
 
     How many are searched is chosen with the exact neighbours of one half of the `probes`; `recall`
     is measured on the other half. It is always chosen for `usual_k` neighbours, so results do not
@@ -234,13 +226,13 @@ class Lists:
         most = max(POINTS_A_LIST * self.lists, FEWEST_POINTS)
         index.train(sample_rows(pieces, count, width, most, seed))
         self.probes = checked(probes)
-        exact = {many: Best(many) for many in {usual_k, max(k, usual_k)}}
+        exact = {many: Best(self.probes, many) for many in {usual_k, max(k, usual_k)}}
         for piece in pieces():
             piece = checked(piece)
             index.add(piece)
             for best in exact.values():
-                best.add(self.faiss, self.probes, piece)
-        self.exact = {many: best.found()[1] for many, best in exact.items()}
+                best.add(piece)
+        self.exact = {many: best.number for many, best in exact.items()}
         self.on_gpus = on_gpus > 0 and not quantised  # faiss on GPUs has no quantiser this fine
         self.index = _placed(index, half=True) if self.on_gpus else index
 
@@ -281,8 +273,11 @@ class Lists:
         return _or_none(*self.index.search(checked(queries), k))
 
 
+Index = Flat | Lists
+
+
 def lists_to_search(most: int, on_gpus: bool, recall_of: Callable[[int], float]) -> int:
-    """Double them until the recall suffices or stops growing: quantisation limits it, too."""
+    """Doubled until the recall suffices or stops growing: quantisation limits it, too."""
     most = min(most, MOST_ON_GPU) if on_gpus else most
     lists, before = min(8, most), 0.0
     while True:
@@ -293,7 +288,7 @@ def lists_to_search(most: int, on_gpus: bool, recall_of: Callable[[int], float])
 
 
 def _or_none(near: np.ndarray, number: np.ndarray) -> Neighbours:
-    """Similarity -inf and number -1 where there are fewer than k."""
+    """-inf for neighbours that do not exist: faiss gives them the lowest float."""
     return np.where(number < 0, -np.inf, near).astype(np.float32), number
 
 
@@ -303,7 +298,6 @@ def sample_rows(pieces: Pieces, count: int, width: int, most: int, seed: int) ->
     wanted = np.arange(count)
     if count > most:
         wanted = np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
-
     rows = np.empty((len(wanted), width), np.float32)
     start = 0
     for piece in pieces():
@@ -330,7 +324,7 @@ def k_means(
     rows: np.ndarray, clusters: int, seed: int, turns: int, redo: int = 1, on_gpus: int = 0
 ) -> tuple[np.ndarray, float]:
     """(clusters, width) float32 centroids, and the mean squared distance to them. Initialised with
-    random rows, as in faiss. redo: number of restarts; lowest inertia wins."""
+    random rows, as faiss does. redo: number of restarts; lowest inertia wins."""
     rows = checked(rows)
     if len(rows) < clusters:
         raise UsageError(

@@ -12,9 +12,8 @@ from skipbench.engine.progress import duration
 from skipbench.evaluations.run import Cell, FeatureRun
 from skipbench.evaluations.segmentation.tokens import normalised
 from skipbench.features.build import DTYPES
-from skipbench.features.reader import Features
 from skipbench.features.source import compute
-from skipbench.features.store import missing_images
+from skipbench.features.store import Features, missing_images
 from skipbench.files import size_text
 
 TRIAL_IMAGES = 6

@@ -22,9 +22,8 @@ from skipbench.evaluations.base import Evaluation
 from skipbench.evaluations.record import checkpoint_part, environment_part, timing_part
 from skipbench.evaluations.resume import SHARD, Chunks, TrainingState
 from skipbench.features.layers import parse_layers
-from skipbench.features.reader import Features
 from skipbench.features.source import FeatureSource
-from skipbench.features.store import model_part
+from skipbench.features.store import Features, model_part
 from skipbench.files import cache_folder
 from skipbench.images import Picture, padded, parse_size, size_name, target_hw
 from skipbench.pipeline import Inspection, log_adaptation

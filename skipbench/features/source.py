@@ -12,10 +12,8 @@ from skipbench.engine.progress import progress
 from skipbench.errors import ResourceError
 from skipbench.features.build import DTYPES, constant_images, in_store_dtype
 from skipbench.features.cache import DEFAULT_LIMIT
-from skipbench.features.plan import Plan, make_plan
-from skipbench.features.reader import Features
-from skipbench.features.store import open_store, strides_of
-from skipbench.features.stream import Extractor
+from skipbench.features.store import Features, open_store
+from skipbench.features.stream import Extractor, make_plan
 from skipbench.files import size_text
 from skipbench.images import Picture
 from skipbench.records import FeatureSpec
@@ -54,18 +52,10 @@ def default_workers() -> int:
 
 
 class MemoryFeatures(Features):
-    def __init__(
-        self,
-        plan: Plan,
-        strides: dict[str, int],
-        degenerate: dict[str, tuple[int, ...]],
-        columns: dict[str, list[np.ndarray]],
-    ) -> None:
-        super().__init__(plan, strides, degenerate)
-        self._columns = columns
+    values: dict[str, list[np.ndarray]]  # by column and image
 
     def read(self, image: int, column: str) -> np.ndarray:
-        return self._columns[column][image]
+        return self.values[column][image]
 
 
 def compute(
@@ -89,19 +79,18 @@ def compute(
             f"these features need {size_text(need)} of memory; {size_text(free)} are free.\n"
             "Store them on disk (without --no-cache), or use fewer --layers or a smaller --size."
         )
-    columns: dict[str, list[np.ndarray]] = {c: [np.empty(0)] * len(items) for c in spec.columns}
+    values = {column: [np.empty(0)] * len(items) for column in spec.columns}
     degenerate: dict[str, list[int]] = {column: [] for column in spec.columns}
     with progress(label, len(items)) as advance:
         for batch in Extractor(backbone, spec, batch_size, workers).stream(items, plan):
             for column in spec.columns:
                 tokens = batch.columns[column].flatten(1, 2)
                 degenerate[column] += constant_images(batch.images, tokens)
-                for image, values in zip(
-                    batch.images, in_store_dtype(tokens, column, spec.store_dtype), strict=True
-                ):
-                    columns[column][image] = values.numpy()
+                kept = in_store_dtype(tokens, column, spec.store_dtype)
+                for image, one in zip(batch.images, kept, strict=True):
+                    values[column][image] = one.numpy()
             advance(len(batch.images))
     constant = {column: tuple(sorted(images)) for column, images in degenerate.items()}
-    found = MemoryFeatures(plan, strides_of(backbone, spec), constant, columns)
-    found.computed = len(items)
+    found = MemoryFeatures(plan, backbone, spec, constant)
+    found.values, found.computed = values, len(items)
     return found

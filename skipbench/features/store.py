@@ -1,4 +1,4 @@
-"""Features on disk, for evaluations that make many passes over them.
+"""Features of a list of images, by image and column; on disk, for many passes over them.
 
     <cache>/features/<key>/              one checkpoint, variant, size and list of images
         about.json                       what the key was computed from
@@ -21,24 +21,25 @@ import json
 import logging
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 
 from skipbench.backbones.base import Backbone
 from skipbench.engine.locks import FileLock
 from skipbench.errors import ResourceError
 from skipbench.features.build import STALLED_AFTER, STORE_VERSION, StoreBuilder, shard_name
 from skipbench.features.cache import DEFAULT_LIMIT
-from skipbench.features.plan import SHARD_BYTES, Plan
-from skipbench.features.reader import Features
-from skipbench.features.stream import Extractor
+from skipbench.features.stream import SHARD_BYTES, Extractor, Plan
 from skipbench.files import cache_folder, ensure_writable
 from skipbench.images import TRANSFORM_VERSION, Picture, fingerprint, size_name
-from skipbench.records import IMAGENET, FeatureSpec, Preprocessing
+from skipbench.records import IMAGENET, FeatureSpec
 
 log = logging.getLogger("skipbench")
 
@@ -48,7 +49,7 @@ MOST_OPEN = 128  # shards of a store; many systems allow 1,024 open files per pr
 def model_part(backbone: Backbone) -> dict[str, Any]:
     """Everything about a model and its input that features depend on, except blocks and size."""
     facts = backbone.facts
-    return {
+    part = {
         "transform_version": TRANSFORM_VERSION,
         "sha256": facts.sha256,
         "weights": facts.weights,
@@ -58,12 +59,10 @@ def model_part(backbone: Backbone) -> dict[str, Any]:
         "position_rule": facts.position_rule,
         "precision": backbone.precision,
         **backbone.identity(),
-        **_unless_usual(facts.preprocessing),
     }
-
-
-def _unless_usual(preprocessing: Preprocessing) -> dict[str, Any]:
-    return {} if preprocessing == IMAGENET else {"preprocessing": asdict(preprocessing)}
+    if facts.preprocessing != IMAGENET:
+        part["preprocessing"] = asdict(facts.preprocessing)
+    return part
 
 
 def describe(backbone: Backbone, items: Sequence[Picture], spec: FeatureSpec) -> dict[str, Any]:
@@ -79,55 +78,127 @@ def describe(backbone: Backbone, items: Sequence[Picture], spec: FeatureSpec) ->
     }
 
 
-def strides_of(backbone: Backbone, spec: FeatureSpec) -> dict[str, int]:
-    return {
-        f"{tensor}.{block}": backbone.stride(block)
-        for block in spec.blocks
-        for tensor in spec.tensors
-    }
-
-
 def key_of(about: Mapping[str, Any]) -> str:
     counted = {name: value for name, value in about.items() if name != "checkpoint"}
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:24]
 
 
-class FeatureStore(Features):
-    """Complete columns on disk; locked against eviction until closed."""
+class Features(Sequence[dict[str, torch.Tensor]], ABC):
+    """By image and column: features[3]["tokens_norm.11"] is (height, width, channels)."""
+
+    computed = 0  # images that were computed, not found in the store
 
     def __init__(
         self,
-        folder: Path,
         plan: Plan,
-        strides: Mapping[str, int],
-        degenerate: dict[str, tuple[int, ...]],
-        lock: FileLock,
+        backbone: Backbone,
+        spec: FeatureSpec,
+        degenerate: Mapping[str, tuple[int, ...]],
     ) -> None:
-        super().__init__(plan, strides, degenerate)
-        self.folder = folder
+        self.plan, self.columns = plan, spec.columns
+        self.strides = {  # by column: pixels per token
+            f"{tensor}.{block}": backbone.stride(block)
+            for block in spec.blocks
+            for tensor in spec.tensors
+        }
+        self.degenerate = degenerate  # by column: images with constant features
+
+    @abstractmethod
+    def read(self, image: int, column: str) -> np.ndarray:
+        """(height × width, channels), float16 or float32."""
+
+    def tokens(
+        self, image: int, columns: Sequence[str], rows: np.ndarray | None = None
+    ) -> np.ndarray:
+        """(rows, channels): the columns concatenated; only some rows, where given.
+
+        Coarser columns are resized bilinearly to the finest of them.
+        """
+        stride = self.stride(columns)
+        parts = [self._on_grid(image, column, stride) for column in columns]
+        return np.concatenate([p if rows is None else p[rows] for p in parts], axis=1)
+
+    def stride(self, columns: Sequence[str]) -> int:
+        """Pixels per token of the finest of these columns."""
+        return min(self.strides[column] for column in columns)
+
+    def grid_hw(self, image: int, columns: Sequence[str]) -> tuple[int, int]:
+        return self.plan.grid_hw(image, self.stride(columns))
+
+    def token_count(self, image: int, columns: Sequence[str]) -> int:
+        """Tokens of an image."""
+        height, width = self.grid_hw(image, columns)
+        return height * width
+
+    def _on_grid(self, image: int, column: str, stride: int) -> np.ndarray:
+        tokens = self.read(image, column)
+        if self.strides[column] == stride:
+            return tokens
+        grid = torch.from_numpy(tokens).float().unflatten(0, self.grid_hw(image, [column]))
+        wanted_hw = self.plan.grid_hw(image, stride)
+        resized = F.interpolate(grid.permute(2, 0, 1)[None], wanted_hw, mode="bilinear")[0]
+        return resized.flatten(1).T.numpy().astype(tokens.dtype)
+
+    def warn_of_constant_features(self) -> None:
+        for column, images in self.degenerate.items():
+            if images:
+                log.warning(
+                    "%s: %d of %d images have constant features", column, len(images), len(self)
+                )
+
+    def __len__(self) -> int:
+        return len(self.plan.sizes_hw)
+
+    def __getitem__(self, image: int) -> dict[str, torch.Tensor]:  # type: ignore[override]
+        if not -len(self) <= image < len(self):
+            raise IndexError(image)
+        image %= len(self)
+        return {
+            column: torch.from_numpy(self.read(image, column)).unflatten(
+                0, self.grid_hw(image, [column])
+            )
+            for column in self.columns
+        }
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class FeatureStore(Features):
+    """Complete columns on disk; locked against eviction until closed."""
+
+    def __init__(self, builder: StoreBuilder, lock: FileLock) -> None:
+        super().__init__(builder.plan, builder.backbone, builder.spec, builder.degenerate())
+        self.folder = builder.folder
         self._lock = lock
         self._open: dict[tuple[str, int], _ShardFile] = {}
         self._opening = threading.Lock()
         self._place: dict[int, tuple[int, int]] = {}  # image → shard, patches before it
-        for shard, images in enumerate(plan.shards):
+        for shard, images in enumerate(self.plan.shards):
             start = 0
             for image in images:
                 self._place[image] = (shard, start)
-                start += plan.tokens(image)
+                start += self.plan.tokens(image)
 
     def read(self, image: int, column: str) -> np.ndarray:
         shard, start = self._place[image]
         with self._opening:  # no file is closed while another thread reads from it
             if (column, shard) not in self._open:
                 while len(self._open) >= MOST_OPEN:
-                    self._open.pop(next(iter(self._open))).close()
+                    self._open.pop(next(iter(self._open))).file.close()
                 self._open[column, shard] = _ShardFile(self.folder / column / shard_name(shard))
             each = (self.plan.patch // self.strides[column]) ** 2  # tokens of a patch
             return self._open[column, shard].rows(start * each, self.plan.tokens(image) * each)
 
     def close(self) -> None:
-        for file in self._open.values():
-            file.close()
+        for shard in self._open.values():
+            shard.file.close()
         self._open.clear()
         self._lock.release()
 
@@ -136,9 +207,9 @@ class _ShardFile:
     """Read, not memory-mapped: mapped pages would count as memory of this process."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("rb", buffering=0)
-        length = int.from_bytes(self._file.read(8), "little")
-        header = json.loads(self._file.read(length))["tokens"]
+        self.file = path.open("rb", buffering=0)
+        length = int.from_bytes(self.file.read(8), "little")
+        header = json.loads(self.file.read(length))["tokens"]
         self._dtype = np.dtype({"F16": "<f2", "F32": "<f4"}[header["dtype"]])
         self._channels = header["shape"][1]
         self._start = 8 + length + header["data_offsets"][0]
@@ -146,15 +217,12 @@ class _ShardFile:
     def rows(self, start: int, count: int) -> np.ndarray:
         row = self._channels * self._dtype.itemsize
         values = np.empty((count, self._channels), self._dtype)
-        self._file.seek(self._start + start * row)
-        if self._file.readinto(values.data.cast("B")) != values.nbytes:
+        self.file.seek(self._start + start * row)
+        if self.file.readinto(values.data.cast("B")) != values.nbytes:
             raise ResourceError(
-                f"{self._file.name} was truncated while in use; run the command again"
+                f"{self.file.name} was truncated while in use; run the command again"
             )
         return values
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def missing_images(
@@ -162,12 +230,12 @@ def missing_images(
 ) -> int:
     """Number of images without stored features. Read-only."""
     about = describe(backbone, items, spec)
-    builder = StoreBuilder(cache_folder(cache) / "features", key_of(about), about, spec)
-    if not builder.folder.is_dir():
+    folder = cache_folder(cache) / "features" / key_of(about)
+    if not folder.is_dir():
         return len(items)
-    plan = builder.plan(items, backbone, workers=2)
-    lacking = {shard for shards in builder.incomplete(plan).values() for shard in shards}
-    return sum(len(plan.shards[shard]) for shard in lacking)
+    builder = StoreBuilder(folder, about, items, Extractor(backbone, spec))
+    lacking = {shard for shards in builder.incomplete().values() for shard in shards}
+    return sum(len(builder.plan.shards[shard]) for shard in lacking)
 
 
 def open_store(
@@ -187,23 +255,21 @@ def open_store(
     root = cache_folder(cache) / "features"
     ensure_writable(root)
     about = describe(backbone, items, spec)
+    key, extractor = key_of(about), Extractor(backbone, spec, batch_size, workers)
     builder = StoreBuilder(
-        root, key_of(about), about, spec, shard_bytes=shard_bytes, stalled_after=stalled_after
+        root / key, about, items, extractor, shard_bytes=shard_bytes, stalled_after=stalled_after
     )
-    use = FileLock(root / f"{builder.key}.use.lock")
+    use = FileLock(root / f"{key}.use.lock")
     if not use.acquire(False, stalled_after, lambda: log.info("waiting for the cache lock")):
         raise ResourceError(f"{use.path} is locked by a process that shows no activity")
     try:
-        plan = builder.plan(items, backbone, workers)
-        if builder.is_complete(plan):
+        if builder.is_complete():
             computed = 0
             log.info("%s: %d images found in the cache (%s)", label, len(items), builder.folder)
         else:
-            extractor = Extractor(backbone, spec, batch_size, workers)
-            computed = builder.build(extractor, items, plan, limit_bytes, label)
+            computed = builder.build(limit_bytes, label)
         os.utime(builder.folder / "about.json")  # least recently used goes first
-        strides = strides_of(backbone, spec)
-        store = FeatureStore(builder.folder, plan, strides, builder.degenerate(), use)
+        store = FeatureStore(builder, use)
         store.computed = computed
         store.warn_of_constant_features()
         return store

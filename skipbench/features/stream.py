@@ -1,5 +1,10 @@
 """Images in, features out, a batch at a time.
 
+Which images go through the model together is planned before anything is computed. They are sorted
+by padded size, largest first (a batch that does not fit in memory fails at once, not after an
+hour), and cut into shards, the unit of storing and resuming. A batch never crosses a shard, so a
+resumed run computes exactly the batches of an uninterrupted one.
+
 Threads decode and resize the next batches while the model computes this one: Pillow releases the
 GIL for both, threads start at once, and Ctrl-C leaves no processes behind. A batch that does not
 fit in memory is halved; a batch that overflows in fp16 is computed again in bf16.
@@ -8,24 +13,24 @@ fit in memory is halved; a batch that overflows in fp16 is computed again in bf1
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from itertools import groupby, islice, pairwise
 
 import torch
 
 from skipbench.backbones.base import Backbone
 from skipbench.engine.device import is_out_of_memory
+from skipbench.engine.parallel import ahead
 from skipbench.errors import NumbersError, OutOfMemory
-from skipbench.features.plan import Plan
-from skipbench.images import Picture, normalise, stack
-from skipbench.records import FeatureSpec
-
-if TYPE_CHECKING:
-    import numpy as np
+from skipbench.images import Picture, normalise, padded, stack, target_hw
+from skipbench.records import FeatureSpec, Side, Size
 
 log = logging.getLogger("skipbench")
+
+# The most that an interruption loses: seconds of work even on a slow CPU.
+SHARD_BYTES = 32_000_000
+SHARD_IMAGES = 32
 
 # Tokens in an automatic batch: on two cores, throughput is best at four images of 448 px; a GPU
 # starts with 64 of them (and halves if it is a small one).
@@ -34,6 +39,66 @@ TOKENS_ON_GPU = 64 * 784
 BATCHES_AHEAD = 2
 BY_SAFETY = ("fp16", "bf16", "fp32")
 SAFER = dict(pairwise(BY_SAFETY))
+
+
+# -- plan
+
+
+@dataclass(frozen=True)
+class Plan:
+    sizes_hw: tuple[tuple[int, int], ...]  # by image: as it enters the model, before padding
+    shards: tuple[tuple[int, ...], ...]  # images by index, in the order of computing
+    patch: int  # images are padded to multiples of it
+
+    def grid_hw(self, image: int, stride: int | None = None) -> tuple[int, int]:
+        """Tokens of an image, one per `stride` pixels (default: one per patch)."""
+        height, width = padded(self.sizes_hw[image], self.patch)
+        return height // (stride or self.patch), width // (stride or self.patch)
+
+    def tokens(self, image: int) -> int:
+        height, width = self.grid_hw(image)
+        return height * width
+
+    def batches(self, shard: int, batch_size: int | None, token_budget: int) -> Iterator[list[int]]:
+        """Images of one padded size: `batch_size` of them, or what the token budget allows."""
+        for _, group in groupby(self.shards[shard], key=self.grid_hw):
+            images = list(group)
+            most = batch_size or max(1, token_budget // self.tokens(images[0]))
+            for start in range(0, len(images), most):
+                yield images[start : start + most]
+
+
+def make_plan(
+    items: Sequence[Picture],
+    size: Size,
+    patch: int,
+    bytes_per_patch: int,
+    workers: int = 4,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    shard_images: int = SHARD_IMAGES,
+) -> Plan:
+    """Shards hold at most so many bytes and images, and at least one image."""
+    if size is None or isinstance(size, Side):
+        with ThreadPoolExecutor(max(workers, 1)) as pool:
+            read = pool.map(lambda item: item.size_hw(), items)
+            sizes = [target_hw(size_hw, size) for size_hw in read]
+    else:
+        sizes = [size] * len(items)
+
+    def large_first(image: int) -> tuple[int, int, int]:
+        height, width = padded(sizes[image], patch)
+        return -height * width, height, image
+
+    order = sorted(range(len(items)), key=large_first)
+    pixels = sum(h * w for h, w in (padded(size, patch) for size in sizes)) / max(len(sizes), 1)
+    bytes_per_image = pixels / patch**2 * bytes_per_patch
+    per_shard = int(min(max(shard_bytes // max(bytes_per_image, 1), 1), shard_images))
+    shards = [tuple(order[i : i + per_shard]) for i in range(0, len(order), per_shard)]
+    return Plan(tuple(sizes), tuple(shards), patch)
+
+
+# -- features
 
 
 @dataclass(frozen=True)
@@ -66,10 +131,12 @@ class Extractor:
         """The features of these shards (default: all), batch by batch in the plan's order."""
         chosen = range(len(plan.shards)) if shards is None else shards
         batches = [b for s in chosen for b in plan.batches(s, self.batch_size, self.token_budget)]
-        for images, pictures in self._decoded(items, batches):
-            yield from self.run(
-                images, stack(pictures, plan.patch), [plan.sizes_hw[i] for i in images]
-            )
+        numbers = [image for images in batches for image in images]
+        most, size = BATCHES_AHEAD * max(map(len, batches), default=0), self.spec.size
+        pictures = ahead(lambda image: items[image].read(size), numbers, most, self.workers)
+        for images in batches:
+            batch = stack(list(islice(pictures, len(images))), plan.patch)
+            yield from self.run(images, batch, [plan.sizes_hw[i] for i in images])
 
     def run(
         self, images: Sequence[int], batch: torch.Tensor, sizes_hw: Sequence[tuple[int, int]]
@@ -121,20 +188,3 @@ class Extractor:
             )
         self.most = count // 2
         log.warning("out of memory with %d images per batch; using %d", count, self.most)
-
-    def _decoded(
-        self, items: Sequence[Picture], batches: Sequence[list[int]]
-    ) -> Iterator[tuple[list[int], "list[np.ndarray]"]]:
-        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="decode")
-        ahead: deque[tuple[list[int], list[Future[np.ndarray]]]] = deque()
-        size = self.spec.size
-        try:
-            for images in batches:
-                ahead.append((images, [pool.submit(items[i].read, size) for i in images]))
-                if len(ahead) > BATCHES_AHEAD:
-                    ready, futures = ahead.popleft()
-                    yield ready, [future.result() for future in futures]
-            for ready, futures in ahead:
-                yield ready, [future.result() for future in futures]
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)

@@ -8,13 +8,14 @@ classes, so their scores are biased low, and so would be plain percentiles. In t
 models on the same images that cancels, and percentiles have the best coverage.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import bdtr, ndtr, ndtri
 
 RESAMPLES = 2000
 METHOD = "BCa"
+TAILS = [(1 - 0.95) / 2, (1 + 0.95) / 2]  # quantiles: all intervals are 95 %
 EXACT_FLIPS, FLIPS = 12, 10_000  # images for which all signs are tried; else random draws
 SIGNIFICANT = 0.06  # of p_value: the edge of a 95 % interval, and a resample or two
 
@@ -53,26 +54,24 @@ def resample(counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.concatenate(summed).reshape(len(weights), *counts.shape[1:])
 
 
-def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """The central `level` of the values (percentile method); NaN are left out."""
-    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """The central 95 % of the values (percentile method); NaN are left out."""
+    low, high = np.nanquantile(values, TAILS)
     return float(low), float(high)
 
 
-def bca_interval(
-    values: np.ndarray, estimate: float, left_out: np.ndarray, level: float = 0.95
-) -> tuple[float, float]:
+def bca_interval(values: np.ndarray, estimate: float, left_out: np.ndarray) -> tuple[float, float]:
     """values: (resamples,) scores; estimate: of all images; left_out: (images,) scores without each
     image in turn. NaN are left out."""
     values, left_out = values[~np.isnan(values)], left_out[~np.isnan(left_out)]
     below = ((values < estimate).mean() + (values <= estimate).mean()) / 2
     if not 0 < below < 1:  # nearly all resamples are equal: there is nothing to correct
-        return interval(values, level)
+        return interval(values)
     bias = ndtri(below)
     apart = left_out.mean() - left_out
     scale = (apart**2).sum() ** 1.5
     acceleration = (apart**3).sum() / (6 * scale) if scale else 0.0
-    shifted = bias + ndtri([(1 - level) / 2, (1 + level) / 2])
+    shifted = bias + ndtri(TAILS)
     low, high = np.quantile(values, ndtr(bias + shifted / (1 - acceleration * shifted)))
     return float(low), float(high)
 
@@ -95,8 +94,8 @@ def sign_test(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def flip_test(differences: np.ndarray) -> float:
-    """Two-sided sign-flip test of the mean of paired differences: how often it would be as far from
-    0 with random signs. Exact for a few images; NaN are left out."""
+    """Two-sided sign-flip test of the mean of paired differences: how often random signs bring it
+    as far from 0. Exact for a few images; NaN are left out."""
     known = differences[~np.isnan(differences) & (differences != 0)]
     if not len(known):
         return 1.0
@@ -110,9 +109,9 @@ def flip_test(differences: np.ndarray) -> float:
     return as_far / len(sums) if exact else (1 + as_far) / (1 + FLIPS)
 
 
-def exact_interval(hits: int, images: int, level: float = 0.95) -> tuple[float, float]:
+def exact_interval(hits: int, images: int) -> tuple[float, float]:
     """Clopper and Pearson's, for a share of 0 or 1, which is the same in every resample."""
-    beyond = ((1 - level) / 2) ** (1 / images)
+    beyond = TAILS[0] ** (1 / images)
     return (beyond, 1.0) if hits else (0.0, 1 - beyond)
 
 
@@ -122,3 +121,14 @@ def p_value(differences: np.ndarray) -> float:
     known = differences[~np.isnan(differences)]
     tail = min((known <= 0).sum(), (known >= 0).sum())
     return float(min(1.0, 2 * (1 + tail) / (1 + len(known))))
+
+
+def holm(p_values: Sequence[float]) -> np.ndarray:
+    """Holm's step-down correction (1979): the chance of a single false positive among all stays
+    below the level, whatever the dependence between the tests."""
+    given = np.asarray(p_values, float)
+    order = np.argsort(given, kind="stable")
+    steps = np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1))
+    corrected = np.empty_like(given)
+    corrected[order] = np.minimum(steps, 1)
+    return corrected

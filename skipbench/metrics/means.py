@@ -1,7 +1,7 @@
 """Metrics that are means over images: their intervals, and the best block scored without bias.
 
-CorLoc is one of them: the share of images whose predicted box has an IoU of at least 0.5 with any
-true one.
+CorLoc is one of them: the share of images whose predicted box has an IoU (`box_iou`) of at least
+0.5 with any true one.
 
 The block with the best score on some images scores too well on these very images. An unbiased
 estimate chooses it on one half of the images and scores it on the other (`cross_chosen`).
@@ -14,6 +14,25 @@ import numpy as np
 from skipbench.metrics.intervals import bca_interval, bootstrap, exact_interval, leave_one_out
 
 SPLITS = 100
+
+
+def box_iou(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """(n, m) float64, from 0 to 1. boxes, others: (n, 4) and (m, 4) xyxy in half-open pixels.
+
+    A box without area has an IoU of 0 with everything, itself included.
+    """
+    first, second = (np.asarray(b, np.float64).reshape(-1, 4) for b in (boxes, others))
+    corner = np.maximum(first[:, None, :2], second[None, :, :2])
+    opposite = np.minimum(first[:, None, 2:], second[None, :, 2:])
+    shared = _area(opposite - corner)
+    either = _area(first[:, 2:] - first[:, :2])[:, None] + _area(second[:, 2:] - second[:, :2])
+    either -= shared
+    return np.divide(shared, either, out=np.zeros_like(shared), where=either > 0)
+
+
+def _area(sides: np.ndarray) -> np.ndarray:
+    """(…, 2) → (…): 0 where a side is negative."""
+    return np.maximum(sides, 0).prod(-1)
 
 
 def counts_of(score: np.ndarray) -> np.ndarray:

@@ -44,11 +44,12 @@ def scores(counts: np.ndarray, absent: str = LEFT_OUT) -> Scores:
     """counts: (3, classes), summed over images."""
     iou, true = class_iou(counts), counts[2]
     accuracy = _share(counts[0], true)
+    known = accuracy[~np.isnan(accuracy)]
     weights = true / max(true.sum(), 1)
     return Scores(
         miou=float(miou_percent(counts, absent)),
         pixel_accuracy=100 * float(_share(counts[0].sum(), true.sum())),
-        mean_accuracy=100 * _mean(accuracy),
+        mean_accuracy=100 * float(known.mean()) if len(known) else np.nan,
         weighted_iou=100 * float((weights * np.nan_to_num(iou)).sum()) if true.sum() else np.nan,
         iou=iou,
         accuracy=accuracy,
@@ -73,8 +74,3 @@ def class_iou(counts: np.ndarray) -> np.ndarray:
 def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     whole = np.asarray(whole)
     return np.where(whole > 0, part / np.maximum(whole, 1), np.nan)
-
-
-def _mean(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")

@@ -13,8 +13,7 @@ from skipbench.backbones.vit import ViTBackbone
 from skipbench.checkpoints import open_checkpoint
 from skipbench.errors import DataError, NumbersError, UsageError
 from skipbench.features.layers import multiscale, parse_layers
-from skipbench.features.plan import Plan, make_plan
-from skipbench.features.stream import Extractor
+from skipbench.features.stream import Extractor, Plan, make_plan
 from skipbench.images import find_images, normalise, read_image
 from skipbench.records import FeatureSpec
 
@@ -154,7 +153,7 @@ def test_threads_end_when_the_stream_is_dropped(backbone, pictures):
     next(stream)
     stream.close()
     for thread in threading.enumerate():
-        if thread.name.startswith("decode"):
+        if thread.name.startswith("ahead"):
             thread.join(5)
             assert not thread.is_alive()
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from skipbench.metrics.boxes import box_iou
 from skipbench.metrics.intervals import bootstrap, exact_interval, resample_weights
-from skipbench.metrics.means import cross_chosen, share_percent
+from skipbench.metrics.means import box_iou, cross_chosen, share_percent
 
 
 def random_boxes(count, seed):

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from skipbench.metrics.multiple import holm
+from skipbench.metrics.intervals import holm
 
 
 def by_closed_testing(p_values):

@@ -1,27 +1,24 @@
 """What `skipbench cluster` prints."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from skipbench.console import wide_page
+from skipbench.errors import count_of
 from skipbench.evaluations import page
-from skipbench.evaluations.cluster.record import clusters_words
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from skipbench.records import Result
+from skipbench.records import Result
 
 
-def show(run: Any, results: "Sequence[Result]") -> None:
+def show(run: Any, results: Sequence[Result]) -> None:
     console, first = wide_page(), results[0]
     words = [
         f"images at {first.features['size']}",
-        f"k-means on {first.metrics['tokens']:,} tokens, {first.protocol['turns']} turns",
+        f"k-means on {first.metrics['tokens']:,} tokens, {first.protocol['turns']} iterations",
         "scored at full size",
     ]
     page.show_what(console, first, ", ".join(words))
     for (layers, clusters, matching), group in page.grouped(results, _what).items():
-        title = f"{layers}, {clusters_words(clusters)}"
+        title = f"{layers}, {count_of(clusters, 'cluster')}"
         console.print(f"\n[bold]{title}[/bold] ({page.blocks_words(group[0])}; {matching})")
         rows = [([str(r.protocol["seed"])], r) for r in group]
         console.print(page.scores_table(["seed"], rows))
@@ -32,5 +29,5 @@ def show(run: Any, results: "Sequence[Result]") -> None:
     page.show_where(console, results, run.settings.out)
 
 
-def _what(result: "Result") -> tuple[str, int, str]:
+def _what(result: Result) -> tuple[str, int, str]:
     return page.layers_of(result), result.metrics["clusters"], result.protocol["matching"]

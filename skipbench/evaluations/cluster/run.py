@@ -5,6 +5,7 @@ clusters → the cluster of every pixel → clusters as classes, on the whole sp
 """
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,22 +13,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from scipy.sparse import csr_array, vstack
+from torch import Tensor
 
 from skipbench.datasets import Dataset
 from skipbench.drawing.sheet import hues
 from skipbench.engine import vectors
 from skipbench.engine.progress import Progress, progress
-from skipbench.errors import UsageError
+from skipbench.errors import UsageError, count_of
 from skipbench.evaluations.cluster import EVALUATION, method
-from skipbench.evaluations.cluster import record as written
 from skipbench.evaluations.cluster.method import TURNS
-from skipbench.evaluations.cluster.record import clusters_words
 from skipbench.evaluations.cluster.settings import CLASSES, ClusterSettings
+from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate, Trial
 from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell
-from skipbench.evaluations.segmentation.run import SegmentationRun
+from skipbench.evaluations.segmentation.run import SegmentationRun, Split
 from skipbench.evaluations.segmentation.scores import figures
 from skipbench.evaluations.segmentation.tokens import TokenMap, even_shares, normalised, randomness
+from skipbench.images import parse_size, size_name
+from skipbench.metrics.segmentation import LEFT_OUT
 from skipbench.pipeline import Inspection
 from skipbench.records import Result
 
@@ -36,6 +39,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("skipbench")
 
+DEFAULTS = ClusterSettings.defaults()
+USUAL = {
+    "size": size_name(parse_size(DEFAULTS["size"])), "sample": DEFAULTS["sample_tokens"],
+    "turns": TURNS, "redo": DEFAULTS["redo"],
+}  # fmt: skip
+TRIAL_TURNS = 5
+
 
 @dataclass(frozen=True)
 class ClusterCell(Cell):
@@ -43,24 +53,11 @@ class ClusterCell(Cell):
     clusters_asked: str | int  # "classes", or the number
 
 
-@dataclass(frozen=True)
-class Clustering:
-    """What k-means has made."""
-
-    centroids: np.ndarray  # (clusters, width) float32
-    inertia: float  # mean squared distance
-    tokens: int  # that it looked at
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return {
-            "centroids": torch.from_numpy(self.centroids),
-            "inertia": torch.tensor(self.inertia, dtype=torch.float64),
-            "tokens": torch.tensor(self.tokens),
-        }
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, torch.Tensor]) -> "Clustering":
-        return cls(state["centroids"].numpy(), float(state["inertia"]), int(state["tokens"]))
+# What k-means gives, as it is kept for resuming:
+#   centroids  (clusters, width) float32
+#   inertia    mean squared distance to them
+#   tokens     how many it was given
+Clustering = Mapping[str, Tensor]
 
 
 class ClusterRun(SegmentationRun):
@@ -68,7 +65,7 @@ class ClusterRun(SegmentationRun):
 
     evaluation = EVALUATION
     settings: ClusterSettings
-    sample_bytes = 4_000_000_000  # of tokens that k-means gets, at most
+    sample_bytes = 4_000_000_000  # of tokens for k-means, at most
     stages = ("clustering", "scoring")
     stage, advice = "clustering", "Use a smaller --sample-tokens, or fewer --layers"
     cells: list[ClusterCell]
@@ -105,13 +102,41 @@ class ClusterRun(SegmentationRun):
         return ClusterCell(identity, layers, blocks, seed, clusters, asked)
 
     def _protocol(self, clusters: int, asked: str | int) -> dict[str, Any]:
-        return written.protocol_part(self.settings, clusters, asked, len(self.val.classes))
+        few = clusters <= len(self.val.classes)
+        return {
+            "name": "k-means",
+            "size": size_name(self.size),
+            "clusters": asked,
+            "matching": "hungarian, by IoU" if few else "majority of pixels",
+            "sample": self.settings.sample_tokens,
+            "turns": TURNS,
+            "redo": self.settings.redo,
+            "absent_classes": LEFT_OUT,
+        }
 
     def describe(self, cell: ClusterCell) -> str:
-        return f"{super().describe(cell)}, {clusters_words(cell.clusters)}"
+        return f"{super().describe(cell)}, {count_of(cell.clusters, 'cluster')}"
 
     def groups(self) -> Iterator[list[ClusterCell]]:
         yield from self.grouped_by(lambda cell: cell.blocks)
+
+    def estimate(self, cells: Sequence[ClusterCell]) -> Estimate:
+        trial = Trial(self, self.val[:TRIAL_IMAGES], cells)
+        work, held = 0.0, 0
+        for cell in cells:
+            everything = round(trial.tokens_of_an_image(cell) * len(self.val))
+            few, tokens = trial.tokens(cell), min(everything, self.most_tokens(cell))
+            held = max(held, 4 * tokens * self.width(cell))
+            clusters = min(cell.clusters, len(few))
+            started = time.monotonic()
+            centroids, _ = vectors.k_means(few, clusters, cell.seed, TRIAL_TURNS)
+            per_turn = (time.monotonic() - started) / TRIAL_TURNS / len(few)
+            started = time.monotonic()
+            split = Split(trial.features, trial.few, self.columns(cell), None)
+            method.score(split, range(len(trial.few)), [centroids], len(self.val.classes))
+            scoring = (time.monotonic() - started) / len(trial.few) * len(self.val)
+            work += per_turn * TURNS * self.settings.redo * tokens + scoring
+        return trial.estimate([self.val.items], work, held, "k-means and scoring")
 
     def compute(self, cells: Sequence[ClusterCell]) -> Iterator[tuple[ClusterCell, Result, Arrays]]:
         """First all clusterings, seed by seed: they share a sample."""
@@ -132,14 +157,18 @@ class ClusterRun(SegmentationRun):
     def _clustering(self, cell: ClusterCell) -> Clustering:
         kept = self.training_state(cell)
         if (state := None if self.settings.force else kept.load()) is not None:
-            return Clustering.of_state(state)
+            return state
         tokens = self.sample(cell)
-        found = vectors.k_means(
+        centroids, inertia = vectors.k_means(
             tokens, cell.clusters, cell.seed, TURNS, self.settings.redo, self.gpus
         )
-        made = Clustering(*found, len(tokens))
-        self.chunks(cell).forget()  # of other centroids, if there are any
-        kept.save(made.state())
+        made = {
+            "centroids": torch.from_numpy(centroids),
+            "inertia": torch.tensor(inertia, dtype=torch.float64),
+            "tokens": torch.tensor(len(tokens)),
+        }
+        self.chunks(cell).forget()  # those of other centroids
+        kept.save(made)
         return made
 
     def most_tokens(self, cell: Cell) -> int:
@@ -152,12 +181,12 @@ class ClusterRun(SegmentationRun):
         return np.array([self.val_features.token_count(image, columns) for image in images])
 
     def sample(self, cell: ClusterCell) -> np.ndarray:
-        """(tokens, width) float32 of length 1: all, or as many from each image, by the seed."""
+        """(tokens, width) float32 of length 1: all, or a random sample, as many of each image."""
         tokens = int(self._counts(cell).sum())
         most = self.most_tokens(cell)
         seed = None if tokens <= most else cell.seed
         if self._sampled is None or self._sampled[0] != (cell.blocks, seed):
-            self._sampled = None  # before the next one is there
+            self._sampled = None  # freed before the next one is made
             if seed is not None:
                 log.info("%s: k-means on %s of %s tokens", cell.layers, f"{most:,}", f"{tokens:,}")
             self._sampled = (cell.blocks, seed), self._read(cell, most, seed)
@@ -188,14 +217,20 @@ class ClusterRun(SegmentationRun):
         def score(
             images: Sequence[int], cells: Sequence[ClusterCell], advance: Progress
         ) -> list[dict[str, np.ndarray]]:
-            centroids = [made[cell.id].centroids for cell in cells]
-            return list(map(_parts, method.score(split, images, centroids, classes, advance)))
+            centroids = [made[cell.id]["centroids"].numpy() for cell in cells]
+            return [
+                {"starts": pairs.indptr, "pairs": pairs.indices, "pixels": pairs.data}
+                for pairs in method.score(split, images, centroids, classes, advance)
+            ]
 
-        label = f"{clusters_words(cells[0].clusters)}, {cells[0].layers}"
-        size = cells[0].clusters * classes
+        def read(part: Arrays) -> csr_array:
+            shape = (len(part["starts"]) - 1, cells[0].clusters * classes)
+            return csr_array((part["pixels"], part["pairs"], part["starts"]), shape=shape)
+
+        label = f"{count_of(cells[0].clusters, 'cluster')}, {cells[0].layers}"
         scored = self.scored(cells, label, score)
         for cell in cells:
-            yield csr_array(vstack([_joined(part, size) for part in scored[cell.id]]))
+            yield csr_array(vstack(list(map(read, scored[cell.id]))))
 
     def _record(
         self, cell: ClusterCell, made: Clustering, pairs: csr_array, before: Mapping[str, float]
@@ -209,15 +244,16 @@ class ClusterRun(SegmentationRun):
             "clusters": cell.clusters,
             "clusters_used": int((pixels.sum(1) > 0).sum()),
             "classes_found": len(np.unique(matching[pixels.sum(1) > 0])),
-            "tokens": made.tokens,
-            "inertia": made.inertia,
+            "tokens": int(made["tokens"]),
+            "inertia": float(made["inertia"]),
         }
         protocol = self._protocol(cell.clusters, cell.clusters_asked)
         result = self.record(
-            cell, self.val_features, recorded_protocol(protocol, written.USUAL, "matching kept"),
+            cell, self.val_features, recorded_protocol(protocol, USUAL, "matching kept"),
             metrics, self.seconds_since(before), clusters=cell.clusters_asked,
         )  # fmt: skip
-        return result, {"counts": counts, "centroids": made.centroids, "matching": matching}
+        centroids = made["centroids"].numpy()
+        return result, {"counts": counts, "centroids": centroids, "matching": matching}
 
     # -- pictures
 
@@ -232,14 +268,4 @@ class ClusterRun(SegmentationRun):
         return predict
 
     def caption(self, cell: ClusterCell) -> str:
-        return f"{cell.layers}, {clusters_words(cell.clusters)}, seed {cell.seed}"
-
-
-def _parts(pairs: csr_array) -> dict[str, np.ndarray]:
-    """As a chunk has them."""
-    return {"starts": pairs.indptr, "pairs": pairs.indices, "pixels": pairs.data}
-
-
-def _joined(part: Arrays, size: int) -> csr_array:
-    shape = (len(part["starts"]) - 1, size)
-    return csr_array((part["pixels"], part["pairs"], part["starts"]), shape=shape)
+        return f"{cell.layers}, {count_of(cell.clusters, 'cluster')}, seed {cell.seed}"

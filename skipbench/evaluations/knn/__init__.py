@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from skipbench.evaluations.base import Evaluation
 from skipbench.evaluations.knn.settings import KnnSettings
+from skipbench.records import Result
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
-    from skipbench.records import Result
 
 
 class Knn(Evaluation):
@@ -32,21 +32,21 @@ class Knn(Evaluation):
         vectors.load()  # a missing or broken faiss is reported before anything slow
         return list(open_splits(settings.dataset, **settings.of_training_data()))
 
-    def remarks(self, result: "Result") -> list[str]:
+    def remarks(self, result: Result) -> list[str]:
         """If only part of the bank was searched."""
         recall = bank_of(result).get("recall")
         if isinstance(recall, bool) or not isinstance(recall, int | float):
             return []
         return [f"approximate search: {100 * recall:.0f} % of the nearest neighbours found"]
 
-    def seed_matters(self, result: "Result") -> bool:
+    def seed_matters(self, result: Result) -> bool:
         """Not if the bank holds every token and is searched exactly."""
         bank = bank_of(result)
         exact = bank.get("whole") and "recall" not in bank
         return super().seed_matters(result) and not exact
 
 
-def bank_of(result: "Result") -> dict[str, Any]:
+def bank_of(result: Result) -> dict[str, Any]:
     bank = result.metrics.get("bank")
     return bank if isinstance(bank, dict) else {}
 

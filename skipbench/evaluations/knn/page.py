@@ -1,17 +1,14 @@
 """What `skipbench knn` prints."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from skipbench.console import wide_page
 from skipbench.evaluations import page
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from skipbench.records import Result
+from skipbench.records import Result
 
 
-def show(run: Any, results: "Sequence[Result]") -> None:
+def show(run: Any, results: Sequence[Result]) -> None:
     console, first = wide_page(), results[0]
     words = [
         f"images at {first.features['size']}",
@@ -32,7 +29,7 @@ def show(run: Any, results: "Sequence[Result]") -> None:
     page.show_where(console, results, run.settings.out)
 
 
-def _bank(group: "Sequence[Result]") -> str:
+def _bank(group: Sequence[Result]) -> str:
     """Of several k and seeds, the lowest recall."""
     result = min(group, key=lambda result: result.metrics["bank"].get("recall", 1))
     bank, protocol = result.metrics["bank"], result.protocol
@@ -46,5 +43,5 @@ def _bank(group: "Sequence[Result]") -> str:
     )
 
 
-def _vote(result: "Result") -> str:
+def _vote(result: Result) -> str:
     return f"k {result.protocol['k']}, temperature {result.protocol['temperature']:g}"

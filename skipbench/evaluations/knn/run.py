@@ -5,7 +5,8 @@ of every validation token (one search for all k and temperatures) → scores →
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -17,18 +18,9 @@ from skipbench.engine import vectors
 from skipbench.engine.parallel import in_parallel
 from skipbench.engine.progress import Progress, progress
 from skipbench.errors import DataError
+from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate, Trial
 from skipbench.evaluations.knn import EVALUATION, method
-from skipbench.evaluations.knn import record as written
-from skipbench.evaluations.knn.bank import (
-    Bank,
-    Part,
-    Storage,
-    choose_storage,
-    joined,
-    patch_counts,
-    remember,
-)
-from skipbench.evaluations.knn.method import Vote, Votes
+from skipbench.evaluations.knn.method import Bank, Part, Storage, Vote, Votes
 from skipbench.evaluations.knn.settings import KnnSettings
 from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell
@@ -36,7 +28,8 @@ from skipbench.evaluations.segmentation.run import SegmentationRun
 from skipbench.evaluations.segmentation.scores import figures
 from skipbench.evaluations.segmentation.tokens import even_shares, normalised, randomness
 from skipbench.files import size_text
-from skipbench.images import resize_mask
+from skipbench.images import parse_size, resize_mask, size_name
+from skipbench.metrics.segmentation import LEFT_OUT
 from skipbench.pipeline import Inspection
 from skipbench.records import Result
 
@@ -45,9 +38,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("skipbench")
 
-(K,) = KnnSettings.defaults()["k"]  # the recall of an index is logged for it
+DEFAULTS = KnnSettings.defaults()
+(K,), (TEMPERATURE,) = DEFAULTS["k"], DEFAULTS["temperature"]
+USUAL = {
+    "size": size_name(parse_size(DEFAULTS["size"])), "k": K, "temperature": TEMPERATURE,
+    "memory": DEFAULTS["memory"],
+}  # fmt: skip
 PIECE_BYTES = 64_000_000  # of the bank that are read at once
-PROBES, PROBED = 1024, 64  # tokens, of images: their exact neighbours tell what an index finds
+PROBES, PROBED = 1024, 64  # tokens, and images they are from, to measure the recall of an index
+TRIAL_TOKENS = 20_000
+IVF_SHARE = 0.15  # of an exhaustive search: measured with 10⁶ tokens on two cores
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,9 @@ class KnnCell(Cell):
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """A bank, ready to be searched."""
-
+class Memory:
     bank: Bank
-    index: vectors.Flat | vectors.Lists
-    facts: Mapping[str, Any]  # for the record
+    index: vectors.Index
 
 
 class KnnRun(SegmentationRun):
@@ -88,20 +85,31 @@ class KnnRun(SegmentationRun):
             for temperature in settings.temperature
         ]
         self._banks: dict[tuple[int, int], Bank] = {}  # by seed and pixels per token
-        self._remembered: tuple[object, Remembered] | None = None
+        self._memory: tuple[object, Memory] | None = None  # of one group of cells
 
     def _cell(self, blocks: tuple[int, ...], layers: str, seed: int, vote: Vote) -> KnnCell:
-        storage = choose_storage(
+        storage = method.choose_storage(
             self.settings.index, self.most_tokens[blocks], self.width_of(blocks),
             self.settings.bank_limit, self.gpus,
         )  # fmt: skip
-        protocol = written.protocol_part(self.settings, vote, storage)
-        identity = self.identity(blocks, seed, protocol)
+        identity = self.identity(blocks, seed, self._protocol(vote, storage))
         return KnnCell(identity, layers, blocks, seed, vote, storage)
+
+    def _protocol(self, vote: Vote, storage: Storage) -> dict[str, Any]:
+        return {
+            "name": "hummingbird",
+            "size": size_name(self.size),
+            "k": vote.k,
+            "temperature": vote.temperature,
+            "memory": self.settings.memory,
+            "index": storage.index,
+            "bank": storage.numbers,
+            "absent_classes": LEFT_OUT,
+        }
 
     @cached_property
     def most_tokens(self) -> dict[tuple[int, ...], int]:
-        """Of the bank, by blocks."""
+        """The size of the bank, or more if patches have no label; by blocks."""
         items, memory = self.train.items, self.settings.memory
         return {blocks: self.tokens_of(items, blocks, memory) for blocks in self.layers}
 
@@ -121,18 +129,39 @@ class KnnRun(SegmentationRun):
         if max(self.settings.k) > min(self.most_tokens.values()):
             log.warning("k %d exceeds the bank: all of it votes", max(self.settings.k))
 
+    def estimate(self, cells: Sequence[KnnCell]) -> Estimate:
+        trial = Trial(self, self.val[:TRIAL_IMAGES], cells)
+        per_product = _seconds_per_product(trial.tokens(cells[0]))
+        banks = {(cell.blocks, cell.seed): cell for cell in cells}
+        work = sum(self._search_seconds(cell, per_product, trial) for cell in banks.values())
+        held = max(
+            cell.storage.bytes(self.most_tokens[cell.blocks], self.width(cell)) for cell in cells
+        )
+        lists = [self.train.items, self.val.items]
+        return trial.estimate(lists, work, held, "bank and neighbours")
+
+    def _search_seconds(self, cell: KnnCell, per_product: float, trial: Trial) -> float:
+        """To build one index and find the neighbours of all images: products dominate."""
+        tokens, per_pair = self.most_tokens[cell.blocks], per_product * self.width(cell)
+        whole = trial.tokens_of_an_image(cell) * len(self.val) * tokens
+        if cell.storage.index == "flat":
+            return per_pair * whole
+        lists = vectors.LISTS * tokens**0.5
+        training = vectors.TURNS * vectors.POINTS_A_LIST * lists * lists
+        return per_pair * (IVF_SHARE * whole + training + (lists + PROBES) * tokens)
+
     # -- the bank
 
-    def _memory_of(self, cell: KnnCell) -> Remembered:
-        """The bank that the cells of one group share; one at a time is kept."""
+    def _memory_of(self, cell: KnnCell) -> Memory:
+        """What the cells of one group share; one at a time is kept."""
         key = cell.blocks, cell.seed
-        if self._remembered is None or self._remembered[0] != key:
-            self._remembered = None  # before the next one is there
+        if self._memory is None or self._memory[0] != key:
+            self._memory = None  # freed before the next one is made
             with self.timed("bank"):
-                self._remembered = key, self.remember(cell)
-        return self._remembered[1]
+                self._memory = key, self.build_memory(cell)
+        return self._memory[1]
 
-    def remember(self, cell: KnnCell) -> Remembered:
+    def build_memory(self, cell: KnnCell) -> Memory:
         key = cell.seed, self.train_features.stride(self.columns(cell))
         if key not in self._banks:
             self._banks[key] = self._bank(*key)
@@ -143,35 +172,35 @@ class KnnRun(SegmentationRun):
             cell.layers, f"{len(bank):,}", cell.storage.words, size_text(needed),
         )  # fmt: skip
         index = self._index(cell, bank)
-        facts: dict[str, Any] = {"tokens": len(bank), "whole": bank.whole, "bytes": needed}
         if isinstance(index, vectors.Lists):
-            facts |= {"lists": index.lists, "searched": index.searched}
             log.info(
                 "%s: %d of %d lists are searched; they hold %.1f %% of the %d nearest",
                 cell.layers, index.searched, index.lists, 100 * index.recall(K), K,
             )  # fmt: skip
-        shares = zip(self.train.classes, bank.class_shares().tolist(), strict=True)
-        return Remembered(bank, index, {**facts, "class_percent": {c: 100 * s for c, s in shares}})
+        return Memory(bank, index)
 
     def _bank(self, seed: int, stride: int) -> Bank:
         shares = even_shares(self.settings.memory, len(self.train), seed)
         work = partial(self._patches, seed=seed, stride=stride, shares=shares)
         images = range(len(self.train))
-        bank = joined(list(in_parallel(work, images, "choosing patches of train")))
+        bank = method.joined(list(in_parallel(work, images, "choosing patches of train")))
         if not len(bank):
-            raise DataError("no patch that was drawn has a labelled pixel: give a larger --memory")
+            raise DataError("no sampled patch has a labelled pixel: use a larger --memory")
         first, *others = self.settings.seeds
         if bank.whole and others and seed == first:
-            log.warning("the bank holds every labelled patch, whatever the seed: one is enough")
+            log.warning(
+                "the bank holds every labelled patch, so seeds do not differ: one is enough"
+            )
         return bank
 
     def _patches(self, image: int, seed: int, stride: int, shares: np.ndarray) -> Part:
         plan = self.train_features.plan
         mask = resize_mask(self.train[image].mask(), plan.sizes_hw[image])
-        counts = patch_counts(mask, plan.grid_hw(image, stride), stride, len(self.train.classes))
-        return remember(counts, int(shares[image]), seed, image)
+        grid_hw = plan.grid_hw(image, stride)
+        counts = method.patch_counts(mask, grid_hw, stride, len(self.train.classes))
+        return method.part_of_bank(counts, int(shares[image]), seed, image)
 
-    def _index(self, cell: KnnCell, bank: Bank) -> vectors.Flat | vectors.Lists:
+    def _index(self, cell: KnnCell, bank: Bank) -> vectors.Index:
         pieces, width = partial(self._pieces, bank, self.columns(cell)), self.width(cell)
         if cell.storage.index == "flat":
             return vectors.Flat(pieces, len(bank), width, cell.storage.numbers, self.gpus)
@@ -183,26 +212,24 @@ class KnnRun(SegmentationRun):
 
     def _pieces(self, bank: Bank, columns: Sequence[str]) -> Iterator[np.ndarray]:
         """The tokens of the bank, some images at a time."""
-        piece = np.empty((0, 0), np.float32)
-        filled = 0
+        parts: list[np.ndarray] = []
+        count = 0
         with progress("reading the bank", len(bank), "tokens") as advance:
             for image, rows in enumerate(bank.rows):
                 if not len(rows):
                     continue
                 tokens = normalised(self.train_features.tokens(image, columns, rows))
-                if filled + len(tokens) > len(piece):
-                    if filled:
-                        yield piece[:filled]
-                        advance(filled)
-                    fitting = max(PIECE_BYTES // tokens[0].nbytes, len(tokens))
-                    piece, filled = np.empty((fitting, tokens.shape[1]), np.float32), 0
-                piece[filled : filled + len(tokens)] = tokens
-                filled += len(tokens)
-            yield piece[:filled]
-            advance(filled)
+                if parts and count + len(tokens) > PIECE_BYTES // tokens[0].nbytes:
+                    yield np.concatenate(parts)
+                    advance(count)
+                    parts, count = [], 0
+                parts.append(tokens)
+                count += len(tokens)
+            yield np.concatenate(parts)
+            advance(count)
 
     def _probes(self, cell: KnnCell) -> np.ndarray:
-        """Tokens of validation images, evenly from some of them."""
+        """Random tokens of some validation images, as many of each."""
         features, columns = self.val_features, self.columns(cell)
         rng = randomness("probes", cell.seed)
         images = rng.permutation(len(features))[:PROBED]
@@ -221,31 +248,40 @@ class KnnRun(SegmentationRun):
             return
         before = dict(self.seconds)
         memory, split = self._memory_of(cells[0]), self.split(cells[0])
+        bank, index = memory.bank, memory.index
 
         def score(
             images: Sequence[int], cells: Sequence[KnnCell], advance: Progress
         ) -> list[dict[str, np.ndarray]]:
             votes = [cell.vote for cell in cells]
-            found = method.score(split, images, memory.index, memory.bank.labels, votes, advance)
+            found = method.score(split, images, index, bank.labels, votes, advance)
             return [{"counts": counts} for counts in found.swapaxes(0, 1)]
 
         parts = self.scored(cells, self.label("neighbours", cells[0]), score)
         for cell in cells:
             counts = np.concatenate([part["counts"] for part in parts[cell.id]])
-            yield cell, self._record(cell, counts, memory, before), {"counts": counts}
+            found = figures(counts, self.val.classes)
+            result = self.record(
+                cell, self.val_features,
+                recorded_protocol(self._protocol(cell.vote, cell.storage), USUAL),
+                {**found, "bank": self._facts(cell, bank, index)}, self.seconds_since(before),
+                k=cell.vote.k, temperature=cell.vote.temperature,
+            )  # fmt: skip
+            yield cell, result, {"counts": counts}
 
-    def _record(
-        self, cell: KnnCell, counts: np.ndarray, memory: Remembered, before: Mapping[str, float]
-    ) -> Result:
-        index, bank = memory.index, memory.facts
+    def _facts(self, cell: KnnCell, bank: Bank, index: vectors.Index) -> dict[str, Any]:
+        """The bank as a record describes it."""
+        shares = zip(self.train.classes, bank.class_shares().tolist(), strict=True)
+        facts = {
+            "tokens": len(bank),
+            "whole": bank.whole,
+            "bytes": cell.storage.bytes(len(bank), self.width(cell)),
+            "class_percent": {name: 100 * share for name, share in shares},
+        }
         if isinstance(index, vectors.Lists):
-            bank = {**bank, "recall": index.recall(cell.vote.k)}
-        metrics = {**figures(counts, self.val.classes), "bank": bank}
-        protocol = written.protocol_part(self.settings, cell.vote, cell.storage)
-        return self.record(
-            cell, self.val_features, recorded_protocol(protocol, written.USUAL), metrics,
-            self.seconds_since(before), k=cell.vote.k, temperature=cell.vote.temperature,
-        )  # fmt: skip
+            facts |= {"lists": index.lists, "searched": index.searched}
+            facts["recall"] = index.recall(cell.vote.k)
+        return facts
 
     # -- pictures
 
@@ -262,3 +298,13 @@ class KnnRun(SegmentationRun):
 
     def caption(self, cell: KnnCell) -> str:
         return f"{cell.layers}, {cell.vote.k} neighbours at {cell.vote.temperature:g}"
+
+
+def _seconds_per_product(tokens: np.ndarray) -> float:
+    """Of one number of a query and one of a token in the bank."""
+    bank = np.resize(tokens, (TRIAL_TOKENS, tokens.shape[1]))
+    index = vectors.Flat(lambda: [bank], *bank.shape)
+    index.search(tokens[:64], K)
+    started = time.monotonic()
+    index.search(tokens, K)
+    return (time.monotonic() - started) / (len(tokens) * bank.size)

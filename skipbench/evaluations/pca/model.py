@@ -29,7 +29,7 @@ from skipbench.evaluations.pca.settings import PcaSettings
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.evaluations.segmentation.run import grid_of
 from skipbench.features.layers import parse_layers
-from skipbench.features.reader import Features
+from skipbench.features.store import Features
 from skipbench.images import Picture, parse_size, resize_mask, target_hw
 from skipbench.metrics.coherence import between_share, effective_rank, majority, total_variation
 from skipbench.pipeline import Inspection, log_adaptation

@@ -11,8 +11,7 @@ from skipbench.evaluations.probe.views import View, windows
 from skipbench.evaluations.segmentation.run import Masked, Split, mask_of
 from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap
 from skipbench.features import cache as feature_cache
-from skipbench.features.reader import Features
-from skipbench.features.store import FeatureStore
+from skipbench.features.store import Features, FeatureStore
 
 
 class Windows:

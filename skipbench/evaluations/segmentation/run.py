@@ -12,7 +12,7 @@ from skipbench.evaluations.resume import Arrays, in_chunks
 from skipbench.evaluations.run import Cell, FeatureRun
 from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap
-from skipbench.features.reader import Features
+from skipbench.features.store import Features
 from skipbench.images import Picture, resize_mask
 from skipbench.record_store import read_arrays
 from skipbench.records import Result

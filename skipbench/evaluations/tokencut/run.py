@@ -27,8 +27,14 @@ from skipbench.evaluations.tokencut.method import Found, lost, tokencut
 from skipbench.evaluations.tokencut.scores import Seen, gathered, score_boxes, score_masks, stacked
 from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.features.layers import parse_layers
-from skipbench.features.plan import SHARD_IMAGES, Plan, make_plan
-from skipbench.features.stream import BY_SAFETY, Extractor, FeatureBatch
+from skipbench.features.stream import (
+    BY_SAFETY,
+    SHARD_IMAGES,
+    Extractor,
+    FeatureBatch,
+    Plan,
+    make_plan,
+)
 from skipbench.images import Picture, parse_size
 from skipbench.metrics.means import counts_of
 from skipbench.pipeline import Inspection, log_adaptation

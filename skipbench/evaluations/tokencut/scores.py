@@ -17,7 +17,7 @@ from skipbench.datasets import Boxes, Item
 from skipbench.evaluations.resume import Arrays
 from skipbench.evaluations.tokencut.method import SOLVERS, Found, enlarged
 from skipbench.images import IGNORED, resize_boxes, resize_mask
-from skipbench.metrics.boxes import box_iou
+from skipbench.metrics.means import box_iou
 from skipbench.metrics.saliency import f_beta_by_threshold, mask_scores
 
 HIT = 0.5  # IoU

@@ -11,8 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.intervals import RESAMPLES, interval, resample_weights
-from skipbench.metrics.multiple import holm
+from skipbench.metrics.intervals import RESAMPLES, holm, interval, resample_weights
 from skipbench.results.entries import Entry, differing, differing_words, grouped
 from skipbench.results.paired import ModelCounts, p_of_difference, paired
 from skipbench.results.report.charts import Axis, number, strip_axis

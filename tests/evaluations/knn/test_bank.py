@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tokens import some_mask
 
-from skipbench.evaluations.knn.bank import choose_patches, joined, patch_counts, remember
+from skipbench.evaluations.knn.method import choose_patches, joined, part_of_bank, patch_counts
 from skipbench.evaluations.segmentation.tokens import even_shares
 
 # -- what is known of a patch
@@ -138,7 +138,7 @@ def test_memory_is_shared_evenly(memory, images):
 def test_a_bank_of_several_images():
     counts = [some_counts(12, 4, seed) for seed in range(4)]
     parts = [
-        remember(c, most, 0, i)
+        part_of_bank(c, most, 0, i)
         for i, (c, most) in enumerate(zip(counts, (3, 0, 5, 99), strict=True))
     ]
     bank = joined(parts)
@@ -156,7 +156,9 @@ def test_a_bank_of_several_images():
 
 
 def test_a_bank_without_tokens():
-    bank = joined([remember(some_counts(), 0, 0, 0), remember(np.zeros((5, 4), int), 9, 0, 1)])
+    bank = joined(
+        [part_of_bank(some_counts(), 0, 0, 0), part_of_bank(np.zeros((5, 4), int), 9, 0, 1)]
+    )
     assert len(bank) == 0 and bank.class_shares().tolist() == [0] * 4
 
 
@@ -164,7 +166,7 @@ def test_what_is_remembered_of_an_image_depends_on_it_and_on_the_seed_alone():
     counts = some_counts(60)
 
     def rows(seed, image):
-        return remember(counts, 20, seed, image)[0].tolist()
+        return part_of_bank(counts, 20, seed, image)[0].tolist()
 
     assert rows(0, 3) == rows(0, 3)
     assert len({tuple(rows(seed, image)) for seed in range(3) for image in range(3)}) == 9

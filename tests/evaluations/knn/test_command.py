@@ -138,7 +138,7 @@ def searches(monkeypatch):
 @pytest.mark.parametrize(
     ("owner", "name", "at", "before", "left"),
     [
-        (KnnRun, "remember", 1, False, [30, 30, 30]),
+        (KnnRun, "build_memory", 1, False, [30, 30, 30]),
         (vectors.Flat, "search", 2, True, [30, 30]),
         (resume.Chunks, "save", 1, False, [30, 30, 30]),  # one of the two was kept
         (resume.Chunks, "save", 4, False, [30]),
@@ -337,7 +337,7 @@ def test_a_share_that_has_no_label(knn):
             knn(dataset="folder:some", cache="c", memory=1, seeds=[seed])
             done += 1
         except DataError as error:
-            assert "no patch" in str(error)
+            assert "no sampled patch" in str(error)
     assert 0 < done < 4 and len(records()) == done
 
 

@@ -169,7 +169,7 @@ def banks_of(home, **more):
     run = home.open("knn", **more)
     with ExitStack() as stack:
         run.open_features(stack, run.cells, [])
-        return [run.remember(cell).bank for cell in run.cells]
+        return [run.build_memory(cell).bank for cell in run.cells]
 
 
 def patches_of(bank):

@@ -9,8 +9,7 @@ from sklearn.neighbors import NearestNeighbors
 from tokens import ShapesTokens, TokenImages, unit
 
 from skipbench.engine.vectors import Flat, Lists
-from skipbench.evaluations.knn.bank import joined, remember
-from skipbench.evaluations.knn.method import Vote, Votes, score, segment, vote
+from skipbench.evaluations.knn.method import Vote, Votes, joined, part_of_bank, score, segment, vote
 from skipbench.evaluations.segmentation.scores import figures
 from skipbench.evaluations.segmentation.tokens import even_shares, normalised
 from skipbench.metrics.segmentation import class_counts, miou_percent
@@ -196,7 +195,7 @@ def test_an_error_while_reading_is_raised():
 
 def remembered(train, memory, seed=0):
     shares = even_shares(memory, len(train), seed)
-    bank = joined([remember(c, int(shares[i]), seed, i) for i, c in enumerate(train.counts)])
+    bank = joined([part_of_bank(c, int(shares[i]), seed, i) for i, c in enumerate(train.counts)])
     assert [len(rows) for rows in bank.rows] == shares.tolist()  # evenly, to the token
     return bank, np.concatenate(
         [normalised(train.tokens(i, rows)) for i, rows in enumerate(bank.rows)]

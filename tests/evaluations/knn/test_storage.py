@@ -5,7 +5,7 @@ from tokens import groups_of, unit
 
 from skipbench.engine.vectors import Flat, Lists
 from skipbench.errors import ResourceError
-from skipbench.evaluations.knn.bank import Storage, choose_storage
+from skipbench.evaluations.knn.method import Storage, choose_storage
 
 
 def test_how_a_bank_is_kept():
