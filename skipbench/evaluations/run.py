@@ -18,7 +18,7 @@ from skipbench.backbones.base import Backbone
 from skipbench.datasets import Dataset
 from skipbench.engine.device import is_out_of_memory
 from skipbench.errors import OutOfMemory
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations import Evaluation
 from skipbench.evaluations.record import checkpoint_part, environment_part, timing_part
 from skipbench.evaluations.resume import SHARD, Chunks, TrainingState
 from skipbench.features.layers import parse_layers
