@@ -25,8 +25,7 @@ from skipbench.evaluations.cluster.record import clusters_words
 from skipbench.evaluations.cluster.settings import CLASSES, ClusterSettings
 from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell
-from skipbench.evaluations.segmentation.run import SegmentationRun
-from skipbench.evaluations.segmentation.scores import figures
+from skipbench.evaluations.segmentation.run import SegmentationRun, figures
 from skipbench.evaluations.segmentation.tokens import TokenMap, even_shares, normalised, randomness
 from skipbench.pipeline import Inspection
 from skipbench.records import Result

@@ -15,8 +15,7 @@ import torch
 from scipy.sparse import csr_array
 
 from skipbench.evaluations.segmentation.class_map import class_map
-from skipbench.evaluations.segmentation.pixels import Grid
-from skipbench.evaluations.segmentation.tokens import TokensAndMasks, ahead, normalised
+from skipbench.evaluations.segmentation.tokens import Grid, TokensAndMasks, ahead, normalised
 from skipbench.metrics.segmentation import class_counts
 
 QUERIES = 4096

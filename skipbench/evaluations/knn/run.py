@@ -32,8 +32,7 @@ from skipbench.evaluations.knn.method import Vote, Votes
 from skipbench.evaluations.knn.settings import KnnSettings
 from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell
-from skipbench.evaluations.segmentation.run import SegmentationRun
-from skipbench.evaluations.segmentation.scores import figures
+from skipbench.evaluations.segmentation.run import SegmentationRun, figures
 from skipbench.evaluations.segmentation.tokens import even_shares, normalised, randomness
 from skipbench.files import size_text
 from skipbench.images import resize_mask
