@@ -50,7 +50,7 @@ class Estimate:
 
 
 class Trial:
-    """Features of a few images, and how long they took."""
+    """Features of a few images, and the seconds per image."""
 
     def __init__(self, run: FeatureRun, few: Sequence[Item], cells: Sequence[Cell]) -> None:
         self.run, self.few, self.spec = run, few, run.spec(cells)

@@ -11,7 +11,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,34 +51,32 @@ class Drawn:
     truth: np.ndarray
     prediction: np.ndarray
     classes: set[int]  # in the mask or in the prediction
-    more: Mapping[str, np.ndarray] = field(default_factory=dict)  # further pictures, by caption
+    more: Mapping[str, np.ndarray]  # further pictures, by caption
 
 
 # (image, size_hw) → (*size_hw) predicted classes, and further pictures, by caption
 Predict = Callable[[int, tuple[int, int]], tuple[np.ndarray, Mapping[str, np.ndarray]]]
 
 
+@dataclass(frozen=True)
 class Drawing:
     """Images, masks and predictions of a data set, ready to be put on a sheet."""
 
-    def __init__(
-        self, data: Dataset, items: Sequence[Item], predict: Predict, counts: np.ndarray
-    ) -> None:
-        """items: all or some images of the data set, numbered as in `predict`; counts: of all,
-        (images, 3, classes)."""
-        assert data.labels is not None
-        self.data, self.items, self.predict, self.counts = data, items, predict, counts
-        self.colours = data.labels.colours
+    data: Dataset
+    items: Sequence[Item]  # all or some of its images, numbered as in `predict`
+    predict: Predict
+    counts: np.ndarray  # (images, 3, classes), of all images
 
     def draw(self, image: int) -> Drawn:
-        item = self.items[image]
+        assert self.data.labels is not None
+        item, colours = self.items[image], self.data.labels.colours
         pixels, mask = item.read(), item.mask()
         found, more = self.predict(image, mask.shape)
         return Drawn(
             item,
             pixels,
-            blend(pixels, paint(mask, self.colours)),
-            blend(pixels, paint(found, self.colours)),
+            blend(pixels, paint(mask, colours)),
+            blend(pixels, paint(found, colours)),
             set(np.unique(mask).tolist()) | set(np.unique(found).tolist()),
             {caption: blend(pixels, picture) for caption, picture in more.items()},
         )

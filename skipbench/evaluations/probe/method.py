@@ -39,9 +39,9 @@ class Trained:
     classes: int
     weight: Tensor  # (channels, heads × classes), for tokens as they are
     bias: Tensor  # (heads × classes,)
-    held_out: tuple[int, ...]  # training images; the second half of the heads has not seen them
+    held_out: tuple[int, ...]  # training images that the second half of the heads did not train on
     loss: tuple[float, ...]  # mean over the last epoch, by head
-    finite: tuple[bool, ...]  # by head; a rate that is too high ends in NaN or Inf
+    finite: tuple[bool, ...]  # by head; too high a rate ends in NaN or Inf
 
     def heads(self, which: slice) -> tuple[Tensor, Tensor]:
         columns = slice(which.start * self.classes, which.stop * self.classes)
@@ -49,7 +49,7 @@ class Trained:
 
     @property
     def full(self) -> slice:
-        """The heads that have seen all training images."""
+        """The heads trained on all images."""
         return slice(0, len(self.rates))
 
     @property
@@ -58,7 +58,7 @@ class Trained:
 
 
 def held_out_images(count: int, rates: int, seed: int) -> tuple[int, ...]:
-    """One in ten, at random; none where there is nothing to choose, or too little to hold out."""
+    """One in ten, at random; none if there is one rate, or one image."""
     if rates < 2 or count < 2:
         return ()
     chosen = randomness("held out", seed).permutation(count)[: max(1, round(HELD_OUT * count))]

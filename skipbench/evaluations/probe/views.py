@@ -44,7 +44,7 @@ Box = tuple[int, int, int, int]  # top, left, height, width
 
 @dataclass(frozen=True)
 class View:
-    """A part of an image that is used like an image: it satisfies images.Picture and has a mask.
+    """A part of an image, used like an image: it satisfies images.Picture and has a mask.
 
     Outside the image are the mean colour and ignored labels. As in mmsegmentation a part is flipped
     before it is padded, so padding is always on the right and at the bottom.
@@ -224,13 +224,13 @@ def windows(item: Item, size: int, stride: int) -> list[View]:
 
 def _starts(side: int, size: int, stride: int) -> list[int]:
     """Of the windows along one side."""
-    beyond = max(side - size, 0)  # what the first window does not cover
+    beyond = max(side - size, 0)  # not covered by the first window
     return [min(i * stride, beyond) for i in range(-(-beyond // stride) + 1)]
 
 
 def resized_to(size_hw: tuple[int, int], size: int) -> tuple[int, int]:
-    """The image that windows are cut from: its short side is `size`, unless the long one gets too
-    long."""
+    """Of the image that windows are cut from: its short side is `size`, unless the long one would
+    exceed its limit."""
     return _fitted(size_hw, LONG_LIMIT * size, size)
 
 
