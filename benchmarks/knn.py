@@ -56,7 +56,7 @@ from skipbench.evaluations import find_evaluation
 from skipbench.evaluations.knn.method import QUERIES, Vote, normalised, score, segment, vote
 from skipbench.evaluations.knn.run import PROBES
 from skipbench.evaluations.knn.settings import KnnSettings
-from skipbench.evaluations.segmentation.pixels import Grid
+from skipbench.evaluations.segmentation.tokens import Grid
 from skipbench.metrics.segmentation import IGNORED, class_counts
 from skipbench.pipeline import open_run
 

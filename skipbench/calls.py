@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.errors import UsageError
-from skipbench.evaluations import find_evaluation
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations import Evaluation, find_evaluation
 from skipbench.pipeline import carry_out, open_run
 from skipbench.records import Result
 

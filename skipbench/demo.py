@@ -11,8 +11,7 @@ from skipbench import pipeline
 from skipbench.backbones.initialisation import VIT_S_DINO, initialise_skipless
 from skipbench.backbones.vit import make_vit
 from skipbench.checkpoints import save_checkpoint
-from skipbench.evaluations import evaluations
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations import Evaluation, evaluations
 from skipbench.files import ensure_writable
 from skipbench.records import CheckpointFacts, Residual
 

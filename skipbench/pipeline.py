@@ -43,7 +43,7 @@ from skipbench.records import (
 )
 
 if TYPE_CHECKING:
-    from skipbench.evaluations.base import Evaluation
+    from skipbench.evaluations import Evaluation
     from skipbench.evaluations.run import Run
     from skipbench.settings import Settings
 

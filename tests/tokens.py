@@ -4,7 +4,7 @@ import numpy as np
 
 from skipbench.datasets import open_dataset
 from skipbench.evaluations.knn.method import patch_counts
-from skipbench.evaluations.segmentation.pixels import Grid
+from skipbench.evaluations.segmentation.tokens import Grid
 
 WIDTH = 6
 

@@ -9,8 +9,7 @@ import typer
 
 from skipbench.cli.generated import add_command
 from skipbench.console import echo
-from skipbench.evaluations import evaluations
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations import Evaluation, evaluations
 
 if TYPE_CHECKING:
     from skipbench.evaluations.estimate import Estimate

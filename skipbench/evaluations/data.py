@@ -48,8 +48,8 @@ def open_objects(
     root: str | Path | None = None,
     **options: Any,
 ) -> Dataset:
-    """Images with something to be found: boxes where there are any, else masks. Its `kind` says
-    which. The split: trainval, where there is one and boxes are asked for. options: of
+    """Images with objects to discover: boxes if there are any, else masks; `kind` says which. The
+    default split is trainval if there is one, unless masks are asked for. options: of
     `open_dataset`."""
     if split is None and score != "masks":
         known = source(name).splits_at(find_folder(name, root))
@@ -88,19 +88,16 @@ def _with_masks(data: Dataset, who: str = "are needed") -> Dataset:
 
 
 def check_masks(*splits: Dataset) -> None:
-    """Every mask is decoded before the long work begins: a strange label would else be found only
-    hours later. Also says which classes of the last split are in no mask of the first."""
-    seen = [check_labelled(data) for data in splits]
+    """Decodes every mask before the long work begins, so that an invalid label is not found only
+    hours later. Also logs which classes of the last split are in no mask of the first."""
+    labels = [check_labelled(data) for data in splits]
     classes = splits[-1].classes
-    unknown = [name for i, name in enumerate(classes) if seen[-1][i] and not seen[0][i]]
-    if unknown:
-        log.info(
-            "%d classes occur in val but in no training mask: %s", len(unknown), some_of(unknown)
-        )
+    if unknown := [name for i, name in enumerate(classes) if labels[-1][i] and not labels[0][i]]:
+        log.info("classes that occur in val but in no training mask: %s", some_of(unknown))
 
 
 def check_labelled(data: Dataset) -> np.ndarray:
-    """(256,) bool: which labels its masks have, all of them decoded."""
+    """(256,) bool: which labels its masks have. Decodes all of them."""
     there = np.zeros(256, bool)
     for found in in_parallel(_classes_in, data, f"checking masks of {data.split}"):
         there[found] = True

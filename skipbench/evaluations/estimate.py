@@ -15,20 +15,21 @@ from skipbench.features.build import DTYPES
 from skipbench.features.source import compute
 from skipbench.features.store import Features, missing_images
 from skipbench.files import size_text
+from skipbench.images import Picture
 
 TRIAL_IMAGES = 6
 
 
 @dataclass(frozen=True)
 class Estimate:
-    images: int  # that the backbone has yet to see
-    stored: int  # of which features are there
+    images: int  # to be run through the backbone
+    stored: int  # whose features exist
     features_seconds: float
     training_seconds: float
     scoring_seconds: float
-    disk_bytes: int  # yet to be written
+    disk_bytes: int  # to be written
     memory_bytes: int
-    work: str = "finding objects"  # where there is no training: what the rest is
+    work: str = "finding objects"  # name of the scoring stage, if there is no training
 
     @property
     def seconds(self) -> float:
@@ -48,7 +49,7 @@ class Estimate:
 
 
 class Trial:
-    """Features of a few images, and how long they took."""
+    """Features of a few images, and the seconds per image."""
 
     def __init__(self, run: FeatureRun, few: Sequence[Item], cells: Sequence[Cell]) -> None:
         self.run, self.few, self.spec = run, few, run.spec(cells)
@@ -64,6 +65,13 @@ class Trial:
         itemsize = DTYPES[self.spec.store_dtype].itemsize * len(self.spec.tensors)
         self.bytes_of_an_image = itemsize * numbers * sum(patches) / len(few)
 
+    def missing(self, pictures: Sequence[Picture]) -> int:
+        """Number of these that are to be run through the backbone."""
+        source = self.run.settings.source
+        if source.in_memory:
+            return len(pictures)
+        return missing_images(self.run.backbone, pictures, self.spec, source.cache)
+
     def tokens(self, cell: Cell) -> np.ndarray:
         columns = self.run.columns(cell)
         read = [self.features.tokens(image, columns) for image in range(len(self.few))]
@@ -76,25 +84,23 @@ class Trial:
     def estimate(
         self, lists: Sequence[Sequence[Item]], work: float, held: int, words: str
     ) -> Estimate:
-        """lists: the images of each split; held: bytes of what is searched."""
-        source, backbone = self.run.settings.source, self.run.backbone
-        missing = sum(map(len, lists))
-        if not source.in_memory:
-            missing = sum(missing_images(backbone, one, self.spec, source.cache) for one in lists)
-        stored = round(self.bytes_of_an_image * missing)
+        """lists: the images of each split; work: seconds of scoring; held: bytes of memory that it
+        needs; words: what it is called."""
+        missing, in_memory = sum(map(self.missing, lists)), self.run.settings.source.in_memory
+        size = round(self.bytes_of_an_image * missing)
         return Estimate(
             images=missing,
             stored=sum(map(len, lists)) - missing,
             features_seconds=self.per_image * missing,
             training_seconds=0.0,
             scoring_seconds=work,
-            disk_bytes=0 if source.in_memory else stored,
-            memory_bytes=peak_bytes() + held + (stored if source.in_memory else 0),
+            disk_bytes=0 if in_memory else size,
+            memory_bytes=peak_bytes() + held + (size if in_memory else 0),
             work=words,
         )
 
 
 def estimate(run: FeatureRun, cells: Sequence[Cell]) -> Estimate:
-    """Of an evaluation without an estimate of its own: scoring is taken to be fast."""
+    """For evaluations without an estimate.py of their own: only features take time."""
     trial = Trial(run, run.val[:TRIAL_IMAGES], cells)
     return trial.estimate([data.items for data in run.splits.values()], 0.0, 0, "scoring")

@@ -11,7 +11,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,9 @@ TILE_HEIGHT = 224
 MOST_BYTES = 150  # of a file name
 
 
-def worst_and_best(counts: np.ndarray, number: int) -> list[tuple[int, str, float]]:
-    """(image, "worst" or "best", its own mIoU), from both ends in turn. counts: (images, 3, c).
-
-    Images without a labelled pixel have no score and are left out.
-    """
-    return from_both_ends(miou_percent(counts), number)
-
-
 def from_both_ends(scores: np.ndarray, number: int) -> list[tuple[int, str, float]]:
-    """The same of scores (images,), NaN where there is none."""
+    """(image, "worst" or "best", its score), from both ends in turn. scores: (images,), NaN where
+    there is none."""
     order = [int(i) for i in np.argsort(scores, kind="stable") if not np.isnan(scores[i])]
     chosen: list[tuple[int, str, float]] = []
     while order and len(chosen) < number:
@@ -58,41 +51,39 @@ class Drawn:
     truth: np.ndarray
     prediction: np.ndarray
     classes: set[int]  # in the mask or in the prediction
-    more: Mapping[str, np.ndarray] = field(default_factory=dict)  # further pictures, by caption
+    more: Mapping[str, np.ndarray]  # further pictures, by caption
 
 
-# (*size_hw) classes of a picture by its number, and further pictures of them, by caption
+# (image, size_hw) → (*size_hw) predicted classes, and further pictures, by caption
 Predict = Callable[[int, tuple[int, int]], tuple[np.ndarray, Mapping[str, np.ndarray]]]
 
 
+@dataclass(frozen=True)
 class Drawing:
     """Images, masks and predictions of a data set, ready to be put on a sheet."""
 
-    def __init__(
-        self, data: Dataset, items: Sequence[Item], predict: Predict, counts: np.ndarray
-    ) -> None:
-        """items: all or some pictures of the data set, numbered as `predict` has them; counts: of
-        all, (images, 3, classes)."""
-        assert data.labels is not None
-        self.data, self.items, self.predict, self.counts = data, items, predict, counts
-        self.colours = data.labels.colours
+    data: Dataset
+    items: Sequence[Item]  # all or some of its images, numbered as in `predict`
+    predict: Predict
+    counts: np.ndarray  # (images, 3, classes), of all images
 
     def draw(self, image: int) -> Drawn:
-        item = self.items[image]
+        assert self.data.labels is not None
+        item, colours = self.items[image], self.data.labels.colours
         pixels, mask = item.read(), item.mask()
         found, more = self.predict(image, mask.shape)
         return Drawn(
             item,
             pixels,
-            blend(pixels, paint(mask, self.colours)),
-            blend(pixels, paint(found, self.colours)),
+            blend(pixels, paint(mask, colours)),
+            blend(pixels, paint(found, colours)),
             set(np.unique(mask).tolist()) | set(np.unique(found).tolist()),
             {caption: blend(pixels, picture) for caption, picture in more.items()},
         )
 
 
 def draw_record(folder: Path, drawing: Drawing, number: int, result: Result, how: str) -> None:
-    """All pictures of a record. how: what it is a record of, beside checkpoint and data."""
+    """All pictures of a record. how: layers and settings, for the title."""
     draw_predictions(folder, drawing, number, title_of(result, how, "mIoU"))
     draw_tiles(folder / "tiles", drawing, number)
     log.info("pictures: %s", folder)
@@ -114,7 +105,8 @@ def draw_predictions(folder: Path, drawing: Drawing, number: int, title: str) ->
     """
     ensure_writable(folder)
     rows, seen = [], set[int]()
-    for place, (image, which, miou) in enumerate(worst_and_best(drawing.counts, number), 1):
+    chosen = from_both_ends(miou_percent(drawing.counts), number)
+    for place, (image, which, miou) in enumerate(chosen, 1):
         drawn = drawing.draw(image)
         row = [
             Cell(drawn.image, drawn.item.name),
@@ -167,7 +159,7 @@ def save_tile(
     shared: Mapping[str, np.ndarray],
     own: Mapping[str, np.ndarray],
 ) -> dict[str, Any]:
-    """PNGs of one image, and its entry in index.json. shared: what is the same for all models."""
+    """PNGs of one image, and its entry in index.json. shared: the same for all models."""
     for kind, pixels in {**shared, **own}.items():
         image = Image.fromarray(pixels)
         size_wh = max(1, round(image.width * TILE_HEIGHT / image.height)), TILE_HEIGHT
@@ -178,8 +170,8 @@ def save_tile(
 
 
 def file_names(names: Sequence[str]) -> list[str]:
-    """ "a/b.jpg" → "a_b"; with its ending, where that would be two pictures' name, and with a
-    number where that, too, is not enough."""
+    """ "a/b.jpg" → "a_b"; with its suffix where two would be called that, and with a number where
+    the suffix is the same, too."""
     flat = [_short(name.replace("/", "_")) for name in names]
     times = Counter(Path(name).stem for name in flat)
     first = [Path(name).stem if times[Path(name).stem] == 1 else name for name in flat]
@@ -187,8 +179,7 @@ def file_names(names: Sequence[str]) -> list[str]:
 
 
 def _short(name: str) -> str:
-    """Its end, which tells one file from another, where a file system would not take the whole with
-    all that is added to it."""
+    """Its end, which distinguishes files, if the whole is too long for a file system."""
     whole = os.fsencode(name)
     return name if len(whole) <= MOST_BYTES else whole[-MOST_BYTES:].decode("utf-8", "ignore")
 

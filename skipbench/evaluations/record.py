@@ -1,4 +1,4 @@
-"""Parts of a record that every evaluation writes alike."""
+"""Parts of a record that are the same for every evaluation."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -30,20 +30,20 @@ def interval_words(*more: str) -> str:
 
 
 def changes_from(usual: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that are not the protocol's own: [its own, this]."""
+    """Settings that differ from the protocol's: [the protocol's, this one]."""
     return {k: [v, protocol[k]] for k, v in usual.items() if protocol[k] != v}
 
 
 def recorded_protocol(
     protocol: Mapping[str, Any], usual: Mapping[str, Any], *interval: str
 ) -> dict[str, Any]:
-    """usual: what a footnote need not name; interval: what its resamples have in common."""
+    """usual: the protocol's own values, without a footnote; interval: fixed in its resamples."""
     changes = changes_from(usual, protocol)
     return {**protocol, "changes": changes, "interval": interval_words(*interval)}
 
 
 def timing_part(seconds: Mapping[str, float], images: int, computed: int) -> dict[str, Any]:
-    """seconds: by stage; computed: of how many images the features were computed, not found."""
+    """seconds: by stage; computed: number of images whose features were not stored already."""
     rate = computed / max(seconds["features"], 1e-9)
     return {
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),

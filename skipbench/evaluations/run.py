@@ -18,7 +18,7 @@ from skipbench.backbones.base import Backbone
 from skipbench.datasets import Dataset
 from skipbench.engine.device import is_out_of_memory
 from skipbench.errors import OutOfMemory
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations import Evaluation
 from skipbench.evaluations.record import checkpoint_part, environment_part, timing_part
 from skipbench.evaluations.resume import SHARD, Chunks, TrainingState
 from skipbench.features.layers import parse_layers
@@ -48,14 +48,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Need:
-    """Stored features that a run will ask for; a suite computes shared ones in one pass."""
+    """Stored features that a run will use; a suite computes shared ones in one pass."""
 
     backbone: Backbone
     pictures: Sequence[Picture]
     spec: FeatureSpec
     source: FeatureSource
     what: str  # train, val
-    check: Callable[[], object]  # called before the images are seen
+    check: Callable[[], object]  # called before features are extracted
 
 
 class Run:
@@ -75,7 +75,7 @@ class Run:
         yield from ([cell] for cell in self.cells)
 
     def check_data(self) -> None:
-        """Before long work: whatever would otherwise be found wrong only hours later."""
+        """Called before long work, so that bad data is not found only hours later."""
 
     def check_once(self) -> None:
         if not self._checked:
@@ -100,7 +100,7 @@ class Run:
         """Remove what was kept for resuming."""
 
     def describe(self, cell: Any) -> str:
-        """What tells it from the other cells."""
+        """What distinguishes it from the other cells."""
         return ""
 
     def needs(self) -> list[Need]:
@@ -117,21 +117,19 @@ class Run:
 
     def chunks(self, cell: Cell) -> Chunks:
         """Results by image, kept for resuming."""
-        folder = self._working_folder()
-        return Chunks(folder and folder / cell.id)
+        return Chunks(self._working_path(cell.id))
 
     def training_state(self, cell: Cell) -> TrainingState:
-        folder = self._working_folder()
-        return TrainingState(folder and folder / f"{cell.id}.state")
+        return TrainingState(self._working_path(f"{cell.id}.state"))
 
-    def _working_folder(self) -> Path | None:
+    def _working_path(self, name: str) -> Path | None:
         if self.settings.in_memory:
             return None
-        return cache_folder(self.settings.cache) / self.evaluation.name
+        return cache_folder(self.settings.cache) / self.evaluation.name / name
 
     @contextmanager
     def out_of_memory_is_reported(self, cell: Any) -> Iterator[None]:
-        """Extraction copes with less memory; what comes after it does not."""
+        """Extraction retries with smaller batches; later stages cannot."""
         try:
             yield
         except (RuntimeError, MemoryError) as error:
@@ -149,8 +147,10 @@ class FeatureRun(Run):
 
     stages: tuple[str, ...] = ("scoring",)  # timed after the features
     shard_images = SHARD  # whose results are kept together for resuming
-    train: Dataset  # only of evaluations that learn from training images
+    train: Dataset  # only of evaluations that use training images
+    train_features: Features
     val: Dataset  # the scored images
+    val_features: Features
 
     def __init__(
         self, inspections: Sequence[Inspection], data: Sequence[Dataset], settings: Any, size: str
@@ -174,7 +174,7 @@ class FeatureRun(Run):
         self.computed = 0  # images whose features were computed, not found
 
     def spec(self, cells: Sequence[Cell]) -> FeatureSpec:
-        """What one pass over the images must give for all of them."""
+        """The features of all of them, for one pass over the images."""
         return FeatureSpec(
             blocks=tuple(sorted({block for cell in cells for block in cell.blocks})),
             tensors=(self.tensor,),
@@ -195,21 +195,24 @@ class FeatureRun(Run):
     def open_features(self, stack: ExitStack, todo: Sequence[Any], drawn: Sequence[Any]) -> None:
         spec = self.spec([*todo, *drawn])
         log_adaptation(self.backbone, spec)
-        self.features_of = {
-            name: stack.enter_context(self.features(data.items, spec, name))
-            for name, data in self.splits.items()
-        }
-
-    @property
-    def val_features(self) -> Features:
-        return self.features_of["val"]
-
-    @property
-    def train_features(self) -> Features:
-        return self.features_of["train"]
+        if self.train_facts:
+            features = self.features(self.train.items, spec, "train")
+            self.train_features = stack.enter_context(features)
+        self.val_features = stack.enter_context(self.features(self.val.items, spec, "val"))
 
     def needs(self) -> list[Need]:
         return self.needs_of([*self.missing(), *self.drawn()], self.splits)
+
+    def needs_of(self, cells: Sequence[Any], splits: Mapping[str, Dataset]) -> list[Need]:
+        """Nothing where features are kept in memory."""
+        source = self.settings.source
+        if not cells or source.in_memory:
+            return []
+        spec = self.spec(cells)
+        return [
+            Need(self.backbone, data.items, spec, source, what, self.check_once)
+            for what, data in splits.items()
+        ]
 
     def features(self, pictures: Sequence[Picture], spec: FeatureSpec, what: str) -> Features:
         with self.timed("features"):
@@ -238,7 +241,7 @@ class FeatureRun(Run):
         self.training_state(cell).forget()
 
     def drawn(self) -> list[Any]:
-        """Of several seeds, the first is enough to look at."""
+        """Of several seeds only the first."""
         first = self.cells[0].seed
         return [cell for cell in self.cells if self.settings.pictures and cell.seed == first]
 
@@ -270,8 +273,8 @@ class FeatureRun(Run):
         seconds: Mapping[str, float],
         **swept: Any,
     ) -> Result:
-        """features: of the scored images; swept: settings that differ between cells, beside layers
-        and seed."""
+        """features: of the scored images; swept: settings other than layers and seed that differ
+        between cells."""
         call = {**self.settings.call(), **swept, "layers": cell.layers}
         if self.evaluation.has_seed:
             call["seed"] = cell.seed
@@ -320,18 +323,3 @@ class FeatureRun(Run):
     def grouped_by(self, key: Callable[[Any], Any]) -> Iterator[list[Any]]:
         """Neighbouring cells with the same key."""
         yield from (list(group) for _, group in groupby(self.cells, key))
-
-    def needs_of(
-        self,
-        cells: Sequence[Any],
-        splits: Mapping[str, Dataset],
-    ) -> list[Need]:
-        """Nothing where features are kept in memory."""
-        source = self.settings.source
-        if not cells or source.in_memory:
-            return []
-        spec = self.spec(cells)
-        return [
-            Need(self.backbone, data.items, spec, source, what, self.check_once)
-            for what, data in splits.items()
-        ]

@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from skipbench.errors import UsageError, did_you_mean
-from skipbench.evaluations import evaluation_of
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations import Evaluation, evaluation_of
 from skipbench.record_store import is_number
 from skipbench.records import Result, chosen_words
 from skipbench.results.read import Stored

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import SkipbenchError, UsageError, did_you_mean, some_of
-from skipbench.evaluations import find_evaluation
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations import Evaluation, find_evaluation
 from skipbench.files import user_path
 from skipbench.settings import Settings
 from skipbench.settings.parsers import InvalidError

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.errors import SkipbenchError, UsageError, did_you_mean
-from skipbench.evaluations import evaluations
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations import Evaluation, evaluations
 from skipbench.files import user_path
 from skipbench.records import PositionRule
 from skipbench.settings import flag_of, parsers

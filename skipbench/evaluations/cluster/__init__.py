@@ -6,7 +6,7 @@ mIoU. Labels are used only to match clusters to classes, over the whole split.
 
 from typing import TYPE_CHECKING
 
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations import Evaluation
 from skipbench.evaluations.cluster.settings import CLASSES, ClusterSettings
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from skipbench.evaluations.cluster.settings import CLASSES, ClusterSettings
 from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate, Trial
 from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell
-from skipbench.evaluations.segmentation.run import SegmentationRun, Split
-from skipbench.evaluations.segmentation.scores import figures
+from skipbench.evaluations.segmentation.run import SegmentationRun, Split, figures
 from skipbench.evaluations.segmentation.tokens import TokenMap, even_shares, normalised, randomness
 from skipbench.images import parse_size, size_name
 from skipbench.metrics.segmentation import LEFT_OUT

@@ -6,7 +6,7 @@ trained. Shares stored features with `probe`.
 
 from typing import TYPE_CHECKING, Any
 
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations import Evaluation
 from skipbench.evaluations.knn.settings import KnnSettings
 from skipbench.records import Result
 

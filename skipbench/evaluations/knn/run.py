@@ -24,8 +24,7 @@ from skipbench.evaluations.knn.method import Bank, Part, Storage, Vote, Votes
 from skipbench.evaluations.knn.settings import KnnSettings
 from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell
-from skipbench.evaluations.segmentation.run import SegmentationRun
-from skipbench.evaluations.segmentation.scores import figures
+from skipbench.evaluations.segmentation.run import SegmentationRun, figures
 from skipbench.evaluations.segmentation.tokens import even_shares, normalised, randomness
 from skipbench.files import size_text
 from skipbench.images import parse_size, resize_mask, size_name

@@ -8,7 +8,7 @@ or --background needs no further pass.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations import Evaluation
 from skipbench.evaluations.pca.settings import OF_DATASET, PcaSettings
 
 if TYPE_CHECKING:

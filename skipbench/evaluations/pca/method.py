@@ -22,7 +22,7 @@ from torch import Tensor
 
 from skipbench.engine.machine import one_thread
 from skipbench.evaluations.pca.settings import Upsample
-from skipbench.evaluations.segmentation.pixels import Grid
+from skipbench.evaluations.segmentation.tokens import Grid
 
 LOW, HIGH = 1, 99  # percentiles of the scores that colours span
 FLAT = 0.5  # the colour of a component that does not vary

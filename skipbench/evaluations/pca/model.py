@@ -26,8 +26,8 @@ from skipbench.evaluations.pca.method import (
 )
 from skipbench.evaluations.pca.record import Figures, block_rows
 from skipbench.evaluations.pca.settings import PcaSettings
-from skipbench.evaluations.segmentation.pixels import Grid
 from skipbench.evaluations.segmentation.run import grid_of
+from skipbench.evaluations.segmentation.tokens import Grid
 from skipbench.features.layers import parse_layers
 from skipbench.features.store import Features
 from skipbench.images import Picture, parse_size, resize_mask, target_hw

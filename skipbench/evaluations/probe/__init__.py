@@ -6,7 +6,7 @@ once; all learning rates train at once.
 
 from typing import TYPE_CHECKING
 
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations import Evaluation
 from skipbench.evaluations.probe.settings import ProbeSettings
 
 if TYPE_CHECKING:

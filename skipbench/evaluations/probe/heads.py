@@ -1,28 +1,146 @@
 """Linear classifiers of tokens, one for each learning rate, trained side by side.
 
 The heads stand next to each other in one matrix, so that one product serves all. Each has its own
-rate and, as AdamW and SGD work element by element, its own optimiser state; none knows of the
-others. What tokens are divided by and what is taken from them is folded into the weights in the
-end, so a head is a linear function of the tokens as they are.
+rate and, as AdamW and SGD work element by element, its own optimiser state; they are independent.
+The normalisation of tokens is folded into the weights in the end, so a head is a linear function of
+the raw tokens.
+
+The loss of a batch is the mean cross-entropy over its labelled pixels, of logits that are resized
+to the masks; where masks differ in size, as if all had the same. A resized logit mixes those of the
+four tokens around the pixel (its cell). Pixels from anywhere would need every token in every step;
+so a step takes every n-th cell in both directions, from a random start, and random labelled pixels
+in each. Weighted by how many pixels each of them stands for, loss and gradient are on average those
+of all labelled pixels.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from skipbench.evaluations.probe.settings import BETAS, Normalisation, Optimiser
-from skipbench.evaluations.segmentation.pixels import Drawn, Sample
+from skipbench.evaluations.segmentation.tokens import Grid
+from skipbench.metrics.segmentation import IGNORED
 
 EPSILON = 1e-8
 START_DEVIATION = 0.01
-SMALLEST_DEVIATION = 1e-6  # a channel that varies less carries nothing, and is not blown up
+SMALLEST_DEVIATION = 1e-6  # a channel that varies less is zeroed, not amplified
 NORM_EPSILON = 1e-5
 NORM_MOMENTUM = 0.1
-LOGITS_AT_ONCE = 400_000  # such a part stays in the cache of a core
+LOGITS_AT_ONCE = 400_000  # that many stay in the cache of a core
 ROWS_AT_ONCE = 16_000_000
+CELLS = 32  # of an image, about, that a step looks at
+
+# -- the pixels that a step looks at
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some pixels of one image, by cell, ready for the loss."""
+
+    shares: Tensor  # (cells, pixels, 4) float32: weight of each corner
+    labels: Tensor  # (cells, pixels) int64
+    weights: Tensor  # (cells, pixels) float32: how many of the mask's pixels each one stands for
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Drawn pixels in compact form: a run keeps those of many epochs."""
+
+    grid: Grid
+    size_hw: tuple[int, int]  # of the mask
+    labelled: float  # share of the mask's pixels: the image's weight in a batch
+    cells: np.ndarray  # (cells,) int32
+    places: np.ndarray  # (cells, pixels) int32, in the flattened mask
+    labels: np.ndarray  # (cells, pixels) uint8
+    weights: np.ndarray  # (cells,) float32: of each pixel; they sum to `labelled` on average
+    counts: np.ndarray  # (cells,) int32: how many of the pixels count, the first ones
+
+    def corners(self) -> np.ndarray:
+        """(cells × 4,) int64: the tokens around each cell, as indices into the flattened grid."""
+        height, width = self.grid.size_hw
+        row, column = np.divmod(self.cells.astype(np.int64), width)
+        below, beside = np.minimum(row + 1, height - 1), np.minimum(column + 1, width - 1)
+        four = [(row, column), (row, beside), (below, column), (below, beside)]
+        return np.stack([i * width + j for i, j in four], axis=1).ravel()
+
+    def samples(self, most: int, device: torch.device | str = "cpu") -> Iterator[Sample]:
+        """Of at most `most` pixels each (or one cell), in the order of the cells."""
+        (_, rows), (_, columns) = self.grid.interpolation(self.size_hw)
+        step = max(1, most // max(self.places.shape[1], 1))
+        for start in range(0, len(self.cells), step):
+            part = slice(start, start + step)
+            y, x = np.divmod(self.places[part], self.size_hw[1])
+            down, right = rows[y], columns[x]
+            up, left = 1 - down, 1 - right
+            shares = np.stack([up * left, up * right, down * left, down * right], axis=2)
+            counted = np.arange(self.places.shape[1]) < self.counts[part, None]
+            labels, weights = self.labels[part].astype(np.int64), self.weights[part, None]
+            parts = shares, labels, counted * weights
+            yield Sample(*(torch.from_numpy(values).to(device) for values in parts))
+
+
+class LabelledPixels:
+    """The labelled pixels of one mask, sorted by cell."""
+
+    def __init__(self, mask: np.ndarray, grid: Grid) -> None:
+        """mask: HW uint8, 255 = ignored."""
+        self.grid, self.size_hw = grid, mask.shape
+        height, width = grid.size_hw
+        (rows, _), (columns, _) = grid.interpolation(mask.shape)
+        cells = (rows[:, None] * width + columns).ravel()
+        labelled = np.flatnonzero(mask.ravel() != IGNORED)
+        small = height * width <= 2**16  # 16 bits are radix-sorted
+        order = np.argsort(cells[labelled].astype(np.uint16 if small else np.int64), kind="stable")
+        self.places = labelled[order].astype(np.int32)  # of pixels, in the flattened mask
+        self.labels = mask.ravel()[self.places]
+        self.counts = np.bincount(cells[labelled], minlength=height * width)
+        self.starts = np.cumsum(self.counts) - self.counts
+
+    def draw(self, pixels: int, rng: np.random.Generator, stride: int | None = None) -> Drawn:
+        """About `pixels` of them, equally many (one at least) in each of the selected cells."""
+        height, width = self.grid.size_hw
+        stride = stride or max(1, round((height * width / CELLS) ** 0.5))
+        down, right = min(stride, height), min(stride, width)
+        rows = np.arange(rng.integers(down), height, down)
+        columns = np.arange(rng.integers(right), width, right)
+        cells = (rows[:, None] * width + columns).ravel()
+        cells = cells[self.counts[cells] > 0]
+        each = max(1, round(pixels * down * right / (height * width)))
+        counts = self.counts[cells]
+        chosen = (rng.random((len(cells), each)) * counts[:, None]).astype(np.int64)
+        stands_for = down * right * counts / each  # pixels
+        return self._drawn(cells, chosen, stands_for, np.full(len(cells), each))
+
+    def every(self) -> Drawn:
+        """All of them: each cell padded to the fullest with pixels that do not count."""
+        cells = np.flatnonzero(self.counts)
+        counts = self.counts[cells]
+        chosen = np.minimum(np.arange(counts.max(initial=0)), counts[:, None] - 1)
+        return self._drawn(cells, chosen, np.ones(len(cells)), counts)
+
+    def _drawn(
+        self, cells: np.ndarray, chosen: np.ndarray, stands_for: np.ndarray, counts: np.ndarray
+    ) -> Drawn:
+        """chosen: (cells, pixels), indices among the cell's pixels."""
+        chosen = self.starts[cells, None] + chosen
+        size = self.size_hw[0] * self.size_hw[1]
+        return Drawn(
+            grid=self.grid,
+            size_hw=self.size_hw,
+            labelled=len(self.places) / size,
+            cells=cells.astype(np.int32),
+            places=self.places[chosen],
+            labels=self.labels[chosen],
+            weights=(stands_for / size).astype(np.float32),
+            counts=counts.astype(np.int32),
+        )
+
+
+# -- heads
 
 
 @dataclass(frozen=True)
@@ -98,14 +216,15 @@ class Heads:
         loss = torch.zeros(self.heads, device=device)
         slope = torch.zeros_like(weight), torch.zeros_like(bias)
         normalise = self._normaliser(statistics)
+        pixels_at_once = self.logits_at_once // weight.shape[1]
         for group in _groups([len(t) for t in tokens], self.rows_at_once // weight.shape[1]):
             inputs = normalise(torch.cat(list(tokens[group])).to(device).float())
             slopes = torch.addmm(bias, inputs, weight)  # logits, in which their slopes are written
             start = 0
             for drawn, share in zip(pixels[group], shares[group], strict=True):
-                for sample in drawn.samples(self.logits_at_once // weight.shape[1]):
+                for sample in drawn.samples(pixels_at_once, device):
                     stop = start + 4 * len(sample.labels)
-                    loss += share * self._to_slopes(sample.to(device), slopes[start:stop])
+                    loss += share * self._to_slopes(sample, slopes[start:stop])
                     slopes[start:stop] *= share.repeat_interleave(self.classes)
                     start = stop
             slope[0].addmm_(inputs.T, slopes)
@@ -113,7 +232,7 @@ class Heads:
         return Gradients(loss, self._chain(*slope), (total > 0).to(device))
 
     def _to_slopes(self, sample: Sample, logits: Tensor) -> Tensor:
-        """Puts the loss's slope in the place of each token's logits; returns the loss by head."""
+        """Overwrites each token's logits with the loss's slope; returns the loss by head."""
         corners = logits.view(-1, 4, self.heads * self.classes)
         mixed = torch.bmm(sample.shares, corners)  # (cells, pixels, heads × classes)
         chances = torch.softmax(mixed.view(-1, self.heads, self.classes), -1)
@@ -126,8 +245,8 @@ class Heads:
         return loss
 
     def _normaliser(self, statistics: Sequence[Tensor] | None) -> Callable[[Tensor], Tensor]:
-        """By the statistics of the training images; with batch norm by those of this batch, which
-        then enter the running ones."""
+        """Uses the statistics of the training images; with batch norm those of this batch, which
+        update the running ones."""
         if self.normalisation == "none":
             return lambda inputs: inputs
         if self.normalisation == "standardise":
@@ -151,32 +270,31 @@ class Heads:
         weight, bias = self.parameters["weight"], self.parameters["bias"]
         if self.normalisation != "batch norm":
             return weight, bias
-        gain, shift = (
-            self.parameters[name].repeat_interleave(self.classes, 1) for name in ("gain", "shift")
-        )
+        gain, shift = self._by_class("gain"), self._by_class("shift")
         return weight * gain, bias + (weight * shift).sum(0)
+
+    def _by_class(self, name: str) -> Tensor:
+        """A parameter by head, repeated for the classes of each."""
+        return self.parameters[name].repeat_interleave(self.classes, 1)
 
     def _chain(self, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
         """From the slopes of the product's weight and bias to those of the parameters."""
         if self.normalisation != "batch norm":
             return {"weight": weight, "bias": bias}
         own = self.parameters["weight"]
-        gain, shift = (
-            self.parameters[name].repeat_interleave(self.classes, 1) for name in ("gain", "shift")
-        )
 
         def by_head(values: Tensor) -> Tensor:
             return values.unflatten(1, (self.heads, self.classes)).sum(2)
 
         return {
-            "weight": weight * gain + shift * bias,
+            "weight": weight * self._by_class("gain") + self._by_class("shift") * bias,
             "bias": bias,
             "gain": by_head(weight * own),
             "shift": by_head(own * bias),
         }
 
     def step(self, gradients: Gradients, share: float) -> None:
-        """share: how much of the rate, by the schedule. A head with nothing to learn from stays."""
+        """share: of the rate, by the schedule. A head with nothing to learn from is unchanged."""
         self.steps += 1
         for name, slope in gradients.slopes.items():
             value, moments = self.parameters[name], self.moments[name]
@@ -233,7 +351,7 @@ class Heads:
 
 
 def _groups(rows: Sequence[int], most: int) -> Iterator[slice]:
-    """Images after one another, as many as have so many rows together (one at least)."""
+    """Consecutive images with at most `most` rows together (at least one image)."""
     start = total = 0
     for i, count in enumerate(rows):
         if i > start and total + count > most:

@@ -3,42 +3,32 @@
 A linear classifier of patch tokens is trained for each learning rate of a sweep, all at once. Its
 logits are resized bilinearly to the mask; the loss is cross-entropy on labelled pixels, the score
 is mIoU from one confusion matrix over the split. The rate is chosen twice: on the validation images
-themselves, as papers do, and on training images held out from a second set of heads, which is what
-an honest reader wants to know.
+themselves, as papers do, and on training images held out from a second set of heads, without that
+bias.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol as Interface
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from skipbench.errors import NumbersError
-from skipbench.evaluations.probe.heads import Heads
+from skipbench.evaluations.probe.heads import Drawn, Heads, LabelledPixels
 from skipbench.evaluations.probe.settings import Course, Protocol
-from skipbench.evaluations.segmentation.pixels import Drawn, Grid, LabelledPixels
-from skipbench.evaluations.segmentation.tokens import ImageTokens, ahead, predict, randomness
+from skipbench.evaluations.segmentation.tokens import (
+    ImageTokens,
+    TokensAndMasks,
+    ahead,
+    predict,
+    randomness,
+)
 from skipbench.metrics.segmentation import class_counts
 
 HELD_OUT = 0.1  # of the training images
-DRAWN_BYTES = 400_000_000  # of drawn pixels kept for coming epochs, at most
-
-
-class Images(Interface):
-    """A split as the probe sees it: tokens and masks, by number."""
-
-    def __len__(self) -> int: ...
-
-    def grid(self, image: int) -> Grid: ...
-
-    def tokens(self, image: int, rows: np.ndarray | None = None) -> np.ndarray:
-        """(height × width, channels) float16 or float32, or only these rows of it."""
-
-    def mask(self, image: int) -> np.ndarray:
-        """HW uint8, 255 = ignored."""
+DRAWN_BYTES = 400_000_000  # of pixels drawn ahead for later epochs, at most
 
 
 @dataclass(frozen=True)
@@ -49,9 +39,9 @@ class Trained:
     classes: int
     weight: Tensor  # (channels, heads × classes), for tokens as they are
     bias: Tensor  # (heads × classes,)
-    held_out: tuple[int, ...]  # training images; the second half of the heads has not seen them
+    held_out: tuple[int, ...]  # training images that the second half of the heads did not train on
     loss: tuple[float, ...]  # mean over the last epoch, by head
-    finite: tuple[bool, ...]  # by head; a rate that is too high ends in NaN or Inf
+    finite: tuple[bool, ...]  # by head; too high a rate ends in NaN or Inf
 
     def heads(self, which: slice) -> tuple[Tensor, Tensor]:
         columns = slice(which.start * self.classes, which.stop * self.classes)
@@ -59,7 +49,7 @@ class Trained:
 
     @property
     def full(self) -> slice:
-        """The heads that have seen all training images."""
+        """The heads trained on all images."""
         return slice(0, len(self.rates))
 
     @property
@@ -68,7 +58,7 @@ class Trained:
 
 
 def held_out_images(count: int, rates: int, seed: int) -> tuple[int, ...]:
-    """One in ten, at random; none where there is nothing to choose, or too little to hold out."""
+    """One in ten, at random; none if there is one rate, or one image."""
     if rates < 2 or count < 2:
         return ()
     chosen = randomness("held out", seed).permutation(count)[: max(1, round(HELD_OUT * count))]
@@ -76,7 +66,7 @@ def held_out_images(count: int, rates: int, seed: int) -> tuple[int, ...]:
 
 
 def fit(
-    images_at: Callable[[int], Images],
+    images_at: Callable[[int], TokensAndMasks],
     count: int,
     classes: int,
     protocol: Protocol,
@@ -90,8 +80,8 @@ def fit(
     """Train all heads.
 
     images_at: the training images of an epoch, `count` in each.
-    state: what `after_epoch` was last given, to go on from there; it is called with the epoch, all
-    that changes in training, and the loss of each head.
+    state: what `after_epoch` was last given, to resume from there; it is called with the epoch, the
+    training state, and the loss of each head.
     """
     held_out = held_out_images(count, len(protocol.rates), seed)
     rates = protocol.rates * (2 if held_out else 1)
@@ -113,18 +103,11 @@ def fit(
     )  # fmt: skip
     if state is not None:
         heads.restore(dict(state))
-
-    def note(epoch: int, losses: Tensor) -> None:
-        nonlocal loss
-        loss = losses
+    draws, fresh = Draws(course, drawn_bytes), protocol.views != "whole"
+    for epoch, loss in _epochs(heads, images_at, course, counted, draws, begun, fresh):
         if after_epoch:
-            extra = {"epoch": torch.tensor(epoch), "loss": losses}
-            after_epoch(epoch, heads.state() | extra, losses.tolist())
-
-    train(
-        heads, images_at, course, counted if held_out else None,
-        begun=begun, fresh=protocol.views != "whole", after_epoch=note, drawn_bytes=drawn_bytes,
-    )  # fmt: skip
+            extra = {"epoch": torch.tensor(epoch), "loss": loss}
+            after_epoch(epoch, heads.state() | extra, loss.tolist())
     weight, bias, finite = _harmless(*heads.folded(), classes)
     if not any(finite[: len(protocol.rates)]):
         raise NumbersError("every learning rate ended in NaN or Inf: give lower ones with --lr")
@@ -134,7 +117,7 @@ def fit(
 def _harmless(
     weight: Tensor, bias: Tensor, classes: int
 ) -> tuple[Tensor, Tensor, tuple[bool, ...]]:
-    """Heads that have diverged become zero, so that the others can be scored beside them."""
+    """Diverged heads become zero, so that the others can be scored beside them."""
     both = torch.cat([weight, bias[None]])
     finite = both.unflatten(1, (-1, classes)).isfinite().all(2).all(0)
     both = torch.where(finite.repeat_interleave(classes), both, torch.zeros_like(both))
@@ -145,7 +128,7 @@ def _harmless(
 
 
 class Draws:
-    """The pixels of every image and epoch: each depends on seed, image and epoch alone.
+    """The pixels of every image and epoch; they depend on seed, image and epoch alone.
 
     A mask is decoded once for as many epochs as fit in memory.
     """
@@ -159,72 +142,60 @@ class Draws:
     def most_bytes(self) -> int:
         return self.bytes_each * self.course.images * min(self.ahead, self.course.epochs)
 
-    def of(self, images: Images, image: int, epoch: int, fresh: bool) -> Drawn:
-        """fresh: the next epoch has other images (views), so nothing is drawn ahead for it."""
+    def of(self, images: TokensAndMasks, image: int, epoch: int, fresh: bool) -> Drawn:
+        """fresh: every epoch has other views of the images, so nothing is drawn ahead."""
         if (image, epoch) not in self._drawn:
             labelled = LabelledPixels(images.mask(image), images.grid(image))
             last = epoch + 1 if fresh or self.course.pixels is None else epoch + self.ahead
             for coming in range(epoch, min(last, self.course.epochs)):
-                self._drawn[image, coming] = self._draw(labelled, image, coming)
+                if self.course.pixels is None:
+                    self._drawn[image, coming] = labelled.every()
+                else:
+                    rng = randomness("pixels", self.course.seed, image, coming)
+                    self._drawn[image, coming] = labelled.draw(self.course.pixels, rng)
         return self._drawn.pop((image, epoch))
 
-    def _draw(self, labelled: LabelledPixels, image: int, epoch: int) -> Drawn:
-        if self.course.pixels is None:
-            return labelled.every()
-        rng = randomness("pixels", self.course.seed, image, epoch)
-        return labelled.draw(self.course.pixels, rng)
 
-
-@dataclass(frozen=True)
-class Batch:
-    images: np.ndarray
-    tokens: list[Tensor]  # of each image, the corners of the cells drawn
-    pixels: list[Drawn]
-    statistics: list[Tensor] | None  # over all tokens: mean, variance, variance without bias
-
-
-def train(
+def _epochs(
     heads: Heads,
-    images_at: Callable[[int], Images],
+    images_at: Callable[[int], TokensAndMasks],
     course: Course,
-    counted: Tensor | None = None,
-    *,
-    begun: int = 0,
-    fresh: bool = False,
-    after_epoch: Callable[[int, Tensor], None] = lambda epoch, loss: None,
-    drawn_bytes: int = DRAWN_BYTES,
-) -> None:
-    """From epoch `begun` to the end.
+    counted: Tensor,
+    draws: Draws,
+    begun: int,
+    fresh: bool,
+) -> Iterator[tuple[int, Tensor]]:
+    """Train from epoch `begun` to the end: each epoch, and the mean loss of each head in it.
 
-    images_at: the images of an epoch. counted: (images, heads) bool, whether a head learns from an
-    image. after_epoch: called with the epoch and the mean loss of each head in it.
+    counted: (images, heads) bool, whether a head learns from an image.
     """
-    draws = Draws(course, drawn_bytes)
     whole = heads.normalisation == "batch norm"
     for epoch in range(begun, course.epochs):
         load = partial(_load, images_at(epoch), draws, epoch, fresh, whole)
         batches = course.batches(epoch)
         losses = torch.zeros(heads.heads)
-        for step, batch in enumerate(ahead(load, batches, most=1)):
-            among = None if counted is None else counted[batch.images]
-            gradients = heads.gradients(batch.tokens, batch.pixels, among, batch.statistics)
+        loaded = zip(batches, ahead(load, batches, most=1), strict=True)
+        for step, (images, (tokens, pixels, statistics)) in enumerate(loaded):
+            gradients = heads.gradients(tokens, pixels, counted[images], statistics)
             heads.step(gradients, course.share(epoch * course.steps_per_epoch + step))
             losses += gradients.loss.cpu() / len(batches)
-        after_epoch(epoch, losses)
+        yield epoch, losses
 
 
 def _load(
-    images: Images, draws: Draws, epoch: int, fresh: bool, whole: bool, batch: np.ndarray
-) -> Batch:
-    """whole: all tokens are looked at, for statistics over them."""
+    images: TokensAndMasks, draws: Draws, epoch: int, fresh: bool, whole: bool, batch: np.ndarray
+) -> tuple[list[Tensor], list[Drawn], list[Tensor] | None]:
+    """Of each image of a batch the tokens at the corners of its cells, and its pixels; with `whole`
+    also the batch statistics over all tokens."""
     pixels = [draws.of(images, int(i), epoch, fresh) for i in batch]
-    if not whole:
+    found = None
+    if whole:
+        every = [images.tokens(int(i)).astype(np.float32) for i in batch]
+        tokens = [t[p.corners()] for t, p in zip(every, pixels, strict=True)]
+        found = list(map(torch.from_numpy, batch_statistics(np.concatenate(every))))
+    else:
         tokens = [images.tokens(int(i), p.corners()) for i, p in zip(batch, pixels, strict=True)]
-        return Batch(batch, list(map(torch.from_numpy, tokens)), pixels, None)
-    every = [images.tokens(int(i)).astype(np.float32) for i in batch]
-    tokens = [t[p.corners()] for t, p in zip(every, pixels, strict=True)]
-    found = map(torch.from_numpy, batch_statistics(np.concatenate(every)))
-    return Batch(batch, list(map(torch.from_numpy, tokens)), pixels, list(found))
+    return list(map(torch.from_numpy, tokens)), pixels, found
 
 
 def batch_statistics(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -234,7 +205,7 @@ def batch_statistics(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
     return mean, square / len(tokens), square / max(len(tokens) - 1, 1)
 
 
-def statistics(images: Images) -> tuple[Tensor, Tensor]:
+def statistics(images: TokensAndMasks) -> tuple[Tensor, Tensor]:
     """(channels,) mean and deviation over all tokens of all images, summed in float64."""
     # Around the mean of one image, so that squares of large means do not drown small deviations.
     around = torch.from_numpy(images.tokens(0)).float().mean(0)
@@ -253,18 +224,8 @@ def statistics(images: Images) -> tuple[Tensor, Tensor]:
 # -- scoring
 
 
-class Scenes(Interface):
-    """A split to be scored."""
-
-    def __len__(self) -> int: ...
-
-    def seen(self, image: int) -> ImageTokens: ...
-
-    def mask(self, image: int) -> np.ndarray: ...
-
-
 def score(
-    scenes: Scenes,
+    images: TokensAndMasks,
     weight: Tensor,
     bias: Tensor,
     classes: int,
@@ -275,14 +236,14 @@ def score(
 
     weight: (channels, heads × classes); numbers: of the images to score, default all.
     """
-    numbers = range(len(scenes)) if numbers is None else numbers
+    numbers = range(len(images)) if numbers is None else numbers
     counts = np.zeros((len(numbers), len(bias) // classes, 3, classes), np.int32)
 
     def read(image: int) -> tuple[ImageTokens, np.ndarray]:
-        return scenes.seen(image), scenes.mask(image)
+        return images.image_tokens(image), images.mask(image)
 
-    for row, (seen, mask) in enumerate(ahead(read, numbers, most=2)):
-        for head, prediction in enumerate(predict(seen, mask.shape, weight, bias, classes)):
+    for row, (tokens, mask) in enumerate(ahead(read, numbers, most=2)):
+        for head, prediction in enumerate(predict(tokens, mask.shape, weight, bias, classes)):
             counts[row, head] = class_counts(prediction, mask, classes)
         advance(1)
     return counts

@@ -1,17 +1,17 @@
 """What `skipbench probe` prints."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from skipbench.console import plain_table, wide_page
 from skipbench.evaluations import page
+from skipbench.records import Result
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from skipbench.records import Result
+# Where a rate was chosen → how a page calls it.
+CHOSEN_ON = {"val": "val", "holdout": "held-out images"}
 
 
-def show(run: Any, results: "Sequence[Result]") -> None:
+def show(run: Any, results: Sequence[Result]) -> None:
     console = wide_page()
     page.show_what(console, results[0], _settings(results[0]), "trained on")
     for layers, group in page.grouped(results, page.layers_of).items():
@@ -22,7 +22,7 @@ def show(run: Any, results: "Sequence[Result]") -> None:
     page.show_where(console, results, run.settings.out)
 
 
-def _settings(result: "Result") -> str:
+def _settings(result: Result) -> str:
     """Enough to tell two pasted pages apart."""
     protocol = result.protocol
     length = f"{protocol['epochs']} epochs" if protocol["epochs"] else f"{protocol['steps']} steps"
@@ -38,7 +38,7 @@ def _settings(result: "Result") -> str:
     return ", ".join(words)
 
 
-def _show_one(console: Any, result: "Result", several: bool) -> None:
+def _show_one(console: Any, result: Result, several: bool) -> None:
     metrics, protocol = result.metrics, result.protocol
     seed = f", seed {protocol['seed']}" if several else ""
     console.print(f"\n[bold]{result.features['layers']}[/bold] ({page.blocks_words(result)}{seed})")
@@ -47,15 +47,14 @@ def _show_one(console: Any, result: "Result", several: bool) -> None:
     console.print(_headlines(metrics, len(protocol["held_out"])))
     for where, row in metrics["chosen"].items():
         if row and row["edge"]:
-            on = {"val": "val", "holdout": "held-out images"}[where]
-            rate = f"the best rate on {on} ({row['rate']:g})"
+            rate = f"the best rate on {CHOSEN_ON[where]} ({row['rate']:g})"
             console.print(f"{rate} is the {row['edge']} of the sweep: widen it with --lr")
     if not several:
         page.show_classes(console, metrics["per_class"])
 
 
 def _headlines(metrics: Any, held_out: int) -> Any:
-    """The figure, first as it was asked for, then by the other choice of the rate."""
+    """The score with the rate as it was asked for, then with the other choice of the rate."""
     table = plain_table(show_header=False)
     for _ in range(3):
         table.add_column(no_wrap=True)
@@ -96,10 +95,10 @@ def _rates_table(metrics: Any) -> Any:
     return table
 
 
-def _show_spread(console: Any, layers: str, group: "Sequence[Result]") -> None:
+def _show_spread(console: Any, layers: str, group: Sequence[Result]) -> None:
     page.show_spread(console, layers, group)
-    for where, words in (("val", "best on val"), ("holdout", "best on held-out images")):
+    for where, words in CHOSEN_ON.items():
         chosen = [result.metrics["chosen"][where] for result in group]
         if group[0].metrics["selected_on"] not in (None, where) and all(chosen):
             spread = page.spread_words([row["miou"] for row in chosen])
-            console.print(f"  rates {words}: {spread}")
+            console.print(f"  rates best on {words}: {spread}")

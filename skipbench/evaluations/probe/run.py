@@ -8,26 +8,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from math import isfinite
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from skipbench.datasets import Dataset, Item
 from skipbench.engine.progress import progress
+from skipbench.evaluations.pictures import Drawing, Predict
 from skipbench.evaluations.probe import EVALUATION, method, views
 from skipbench.evaluations.probe import record as written
-from skipbench.evaluations.probe.images import EpochCrops, ScoredImages, cut_windows
-from skipbench.evaluations.probe.method import Images, Trained
+from skipbench.evaluations.probe.method import Trained
 from skipbench.evaluations.probe.settings import PROTOCOLS, ProbeSettings
+from skipbench.evaluations.probe.views import EpochCrops, ScoredImages, View, cut_windows
 from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell, Need
 from skipbench.evaluations.segmentation.run import SegmentationRun, Split
 from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.records import FeatureSpec, Result
-
-if TYPE_CHECKING:
-    from skipbench.evaluations.pictures import Drawing, Predict
 
 log = logging.getLogger("skipbench")
 
@@ -84,14 +81,12 @@ class ProbeRun(SegmentationRun):
     def scored_images(self, pictures: Sequence[Item], spec: FeatureSpec, what: str) -> ScoredImages:
         """As pictures are seen when they are scored: whole, or through windows."""
         if self.protocol.window is None:
-            items = pictures.items if isinstance(pictures, Dataset) else pictures
-            return ScoredImages(pictures, self.features(items, spec, what))
+            return ScoredImages(pictures, self.features(list(pictures), spec, what))
         windows, first = cut_windows(pictures, *self.protocol.window)
-        return ScoredImages(
-            pictures, self.features(windows, spec, f"{what} windows"), windows, first
-        )
+        features = self.features(windows, spec, f"{what} windows")
+        return ScoredImages(pictures, features, windows, first)
 
-    def _training_images(self, cell: Cell, stack: ExitStack) -> Callable[[int], Images]:
+    def _training_images(self, cell: Cell, stack: ExitStack) -> Callable[[int], Split]:
         """The images of each epoch."""
         columns, size = self.columns(cell), self.protocol.loss_size
         if self.protocol.views == "whole":
@@ -99,22 +94,17 @@ class ProbeRun(SegmentationRun):
             return lambda epoch: split
         crop = {"dinov2": views.crop_dinov2, "leopart": views.crop_leopart}[self.protocol.views]
         side = int(self.protocol.size)
-        # Crops that stay are seen once for all sets of layers.
+        # Fixed crops are extracted once for all sets of layers.
         spec = self.spec(self.cells if self.protocol.different_views else [cell])
-        source = stack.enter_context(
-            EpochCrops(
-                self.train,
-                lambda item, epoch: crop(item, side, cell.seed, epoch),
-                lambda pictures: self.features(pictures, spec, "train crops"),
-                self.protocol.different_views,
-            )
-        )
 
-        def at(epoch: int) -> Images:
-            features, pictures = source.at(epoch)
-            return Split(features, pictures, columns, size)
+        def crop_item(item: Item, epoch: int) -> View:
+            return crop(item, side, cell.seed, epoch)
 
-        return at
+        def extract(crops: Sequence[View]) -> Split:
+            return Split(self.features(crops, spec, "train crops"), crops, columns, size)
+
+        crops = EpochCrops(self.train, crop_item, extract, self.protocol.different_views)
+        return stack.enter_context(crops).at
 
     # -- training and scoring
 
@@ -180,23 +170,20 @@ class ProbeRun(SegmentationRun):
 
     def _score(self, cell: Cell, trained: Trained) -> tuple[np.ndarray, np.ndarray | None]:
         """Counts on validation images, and on held-out training images, if there are any."""
+        numbers: Sequence[int] = trained.held_out
+        held_out = None
         with ExitStack() as stack:
-            numbers: Sequence[int] = trained.held_out
-            held = self.train_images if self.protocol.views == "whole" else None
-            if held is None and numbers:  # crops were trained on: these are yet to be seen
-                held = self.scored_images(
-                    [self.train[i] for i in numbers], self.spec([cell]), "held-out images"
-                )
-                stack.enter_context(held.features)
-                numbers = range(len(numbers))
-            started = time.monotonic()
-            counts = self._counts(cell, trained, self.val_images, trained.full)
-            held_out = (
-                self._counts(cell, trained, held, trained.choosing, numbers)
-                if held and numbers
-                else None
-            )
-            self.seconds["scoring"] += time.monotonic() - started
+            if numbers and self.protocol.views == "whole":
+                images = self.train_images
+            elif numbers:  # training used crops: whole images have no features yet
+                few = [self.train[i] for i in numbers]
+                images = self.scored_images(few, self.spec([cell]), "held-out images")
+                stack.enter_context(images.features)
+                numbers = range(len(few))
+            with self.timed("scoring"):
+                counts = self._counts(cell, trained, self.val_images, trained.full)
+                if numbers:
+                    held_out = self._counts(cell, trained, images, trained.choosing, numbers)
         return counts, held_out
 
     def _counts(
@@ -208,37 +195,31 @@ class ProbeRun(SegmentationRun):
         numbers: Sequence[int] | None = None,
     ) -> np.ndarray:
         what = "scoring" if numbers is None else "scoring held-out"
-        total = len(images.pictures if numbers is None else numbers)
-        scenes = images.scenes(self.columns(cell), self.protocol.score_size)
+        split = images.split(self.columns(cell), self.protocol.score_size)
+        total = len(split if numbers is None else numbers)
         with progress(self.label(what, cell), total) as advance:
-            weight, bias = trained.heads(heads)
-            return method.score(scenes, weight, bias, trained.classes, numbers, advance)
+            return method.score(split, *trained.heads(heads), trained.classes, numbers, advance)
 
     # -- pictures
 
     def drawing(
         self, cell: Cell, items: Sequence[Item], images: ScoredImages, arrays: Arrays
-    ) -> "Drawing":
-        """The head of a record at work on pictures. arrays: of the record."""
-        from skipbench.evaluations.pictures import Drawing
+    ) -> Drawing:
+        """Predictions of a record's head on these images. arrays: of the record."""
+        return Drawing(self.val, items, self.predictor(cell, arrays, images), arrays["counts"])
 
-        predict = self.predictor(cell, arrays, images)
-        return Drawing(self.val, items, predict, arrays["counts"])
-
-    def predictor(
-        self, cell: Cell, arrays: Arrays, images: ScoredImages | None = None
-    ) -> "Predict":
-        scenes = (images or self.val_images).scenes(self.columns(cell), None)
+    def predictor(self, cell: Cell, arrays: Arrays, images: ScoredImages | None = None) -> Predict:
+        split = (images or self.val_images).split(self.columns(cell), None)
         weight, bias = (torch.from_numpy(arrays[name]) for name in ("weight", "bias"))
 
         def predict(image: int, size_hw: tuple[int, int]) -> tuple[np.ndarray, Arrays]:
-            maps = method.predict(scenes.seen(image), size_hw, weight, bias, len(self.val.classes))
-            return next(maps), {}
+            tokens, classes = split.image_tokens(image), len(self.val.classes)
+            return next(method.predict(tokens, size_hw, weight, bias, classes)), {}
 
         return predict
 
 
 def _best_loss(losses: Sequence[float], rates: Sequence[float]) -> str:
-    """Of the heads that learn from all images; the others come after them."""
+    """Of the heads that learn from all images, which are the first ones."""
     known = [(loss, rate) for loss, rate in zip(losses, rates, strict=False) if isfinite(loss)]
     return "loss {:.3g} at rate {:g}".format(*min(known)) if known else "every rate has diverged"

@@ -1,5 +1,5 @@
-"""Settings of the linear probe, and the published protocols that they change. Those without a
-default of their own are the protocol's. No torch here: a wrong value is reported at once."""
+"""Settings of the linear probe, and the published protocols that they change. A setting without a
+default is the protocol's. No torch here: invalid values are reported at once."""
 
 import math
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class Optimiser:
 
 @dataclass(frozen=True)
 class Course:
-    """How long, in which batches, on how many pixels of an image, at which share of the rate."""
+    """Length of the training, batches, pixels of an image, and learning rate schedule."""
 
     images: int
     batch: int
@@ -71,17 +71,14 @@ class Course:
 
 @dataclass(frozen=True)
 class Protocol:
-    """Every setting of a probe; a command may change single ones, and the record says what it was.
-
-    Where published codes differ from each other, so do the three below.
-    """
+    """Every setting of a probe. A command may change single ones; the record lists the changes."""
 
     name: str
     train_splits: Mapping[str, str] = field(default_factory=dict)  # by data set; else "train"
     train_images: Mapping[str, int] = field(default_factory=dict)  # by data set; else all
     size: str = "448"
-    views: Literal["whole", "dinov2", "leopart"] = "whole"  # what is seen of an image in training
-    different_views: int | None = None  # of each image; None: another one in every epoch
+    views: Literal["whole", "dinov2", "leopart"] = "whole"  # training images: whole, or crops
+    different_views: int | None = None  # of each image; None: a new one in every epoch
     window: tuple[int, int] | None = None  # (size, stride) of sliding windows when scoring
     normalisation: Normalisation = "standardise"
     optimiser: Optimiser = Optimiser()
@@ -111,8 +108,8 @@ class Protocol:
         )
 
     def facts(self) -> dict[str, Any]:
-        """For the record. Which images were trained on stands elsewhere in it, as they are; and
-        "448" and "448x448" are one size."""
+        """For the record, which has the training images elsewhere. "448" and "448x448" are one
+        size."""
         from skipbench.images import parse_size, size_name  # numpy
 
         facts = asdict(self) | {"size": size_name(parse_size(self.size))}

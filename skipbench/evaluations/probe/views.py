@@ -8,17 +8,24 @@ without), and a resized mask takes the label at the centre of each pixel.
 import hashlib
 import math
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+from typing import Self
 
 import numpy as np
 from PIL import Image
 
-from skipbench.datasets import Item
+from skipbench.datasets import Dataset, Item
 from skipbench.errors import UsageError
+from skipbench.evaluations.segmentation.run import Masked, Split
+from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap
+from skipbench.features import cache as feature_cache
+from skipbench.features.store import Features, FeatureStore
 from skipbench.images import IGNORED, resize, target_hw
 from skipbench.records import IMAGENET, Size
 
-# Part of every mark: raise it whenever the pixels of a view change.
+# Part of every mark: raise it when the pixels of a view change.
 VERSION = 1
 
 FILL = tuple(round(255 * share) for share in IMAGENET.mean)  # about zero after normalisation
@@ -36,7 +43,7 @@ Box = tuple[int, int, int, int]  # top, left, height, width
 
 @dataclass(frozen=True)
 class View:
-    """A part of an image that is used like an image: it satisfies images.Picture and has a mask.
+    """A part of an image, used like an image: it satisfies images.Picture and has a mask.
 
     Outside the image are the mean colour and ignored labels. As in mmsegmentation a part is flipped
     before it is padded, so padding is always on the right and at the bottom.
@@ -68,11 +75,9 @@ class View:
     def mark(self) -> str:
         return f"{self.item.mark()} view {VERSION} {self._part()}"
 
-    def mask(self) -> np.ndarray:
-        """HW uint8."""
-        return self._mask_of(self.item.mask())
-
-    def _mask_of(self, whole: np.ndarray) -> np.ndarray:
+    def mask(self, whole: np.ndarray | None = None) -> np.ndarray:
+        """HW uint8. whole: the item's mask, if it is decoded already."""
+        whole = self.item.mask() if whole is None else whole
         part = _resized_mask_part(whole, self.resized_hw, self._inside())
         return self._finished(part, IGNORED)
 
@@ -136,10 +141,10 @@ def crop_dinov2(item: Item, size: int, seed: int, epoch: int) -> View:
     resized_hw = _fitted(mask.shape, int(LONG_LIMIT * size * ratio), int(size * ratio))
     view = View(item, resized_hw, _random_box(resized_hw, size, rng))
     for _ in range(TRIES):
-        if _is_mixed(view._mask_of(mask)):
+        if _is_mixed(view.mask(mask)):
             break
         view = replace(view, box=_random_box(resized_hw, size, rng))
-    return replace(view, flip=_tossed(rng))
+    return replace(view, flip=bool(rng.random() < 0.5))
 
 
 def _random_box(resized_hw: tuple[int, int], size: int, rng: np.random.Generator) -> Box:
@@ -169,7 +174,7 @@ def crop_leopart(item: Item, size: int, seed: int, epoch: int) -> View:
         min(round(start * new / whole), new - size)
         for (whole, start, _), new in zip(lengths, (height, width), strict=True)
     )
-    return View(item, (height, width), (top, left, size, size), _tossed(rng))
+    return View(item, (height, width), (top, left, size, size), bool(rng.random() < 0.5))
 
 
 def resized_crop_box(size_hw: tuple[int, int], rng: np.random.Generator) -> Box:
@@ -190,7 +195,7 @@ def resized_crop_box(size_hw: tuple[int, int], rng: np.random.Generator) -> Box:
 
 
 def central_crop_box(size_hw: tuple[int, int]) -> Box:
-    """The largest with an allowed aspect ratio; for images too long for any random crop."""
+    """The largest with an allowed aspect ratio, for images too elongated for any random crop."""
     height, width = size_hw
     part_height = max(1, min(height, round(width / ASPECTS[0])))
     part_width = max(1, min(width, round(height * ASPECTS[1])))
@@ -201,10 +206,6 @@ def view_randomness(item: Item, seed: int, epoch: int) -> np.random.Generator:
     """Seeded by name, so that neither the order of files nor other images matter."""
     digest = hashlib.sha256(os.fsencode(f"{seed}:{epoch}:{item.name}")).digest()
     return np.random.default_rng(int.from_bytes(digest))
-
-
-def _tossed(rng: np.random.Generator) -> bool:
-    return bool(rng.random() < 0.5)
 
 
 def windows(item: Item, size: int, stride: int) -> list[View]:
@@ -222,13 +223,13 @@ def windows(item: Item, size: int, stride: int) -> list[View]:
 
 def _starts(side: int, size: int, stride: int) -> list[int]:
     """Of the windows along one side."""
-    beyond = max(side - size, 0)  # what the first window does not cover
+    beyond = max(side - size, 0)  # not covered by the first window
     return [min(i * stride, beyond) for i in range(-(-beyond // stride) + 1)]
 
 
 def resized_to(size_hw: tuple[int, int], size: int) -> tuple[int, int]:
-    """The image that windows are cut from: its short side is `size`, unless the long one gets too
-    long."""
+    """Of the image that windows are cut from: its short side is `size`, unless the long one would
+    exceed its limit."""
     return _fitted(size_hw, LONG_LIMIT * size, size)
 
 
@@ -237,3 +238,82 @@ def _fitted(size_hw: tuple[int, int], long: int, short: int) -> tuple[int, int]:
     scale = min(long / max(size_hw), short / min(size_hw))
     height, width = (max(1, int(side * scale + 0.5)) for side in size_hw)
     return height, width
+
+
+# -- images of a run: scored whole or through windows, trained on whole or as crops
+
+
+class WindowedSplit(Split):
+    """Images seen through overlapping windows; the features are those of the windows."""
+
+    def __init__(self, images: "ScoredImages", columns: Sequence[str], mask_size: int | None):
+        super().__init__(images.features, images.pictures, columns, mask_size)
+        self.images = images
+
+    def image_tokens(self, image: int) -> ImageTokens:
+        views, first = self.images.windows, self.images.first
+        numbers = range(first[image], first[image + 1])
+        parts = [TokenMap(self.grid(i), self.tokens(i), views[i].box) for i in numbers]
+        return ImageTokens(parts, views[numbers[0]].resized_hw)
+
+
+@dataclass(frozen=True)
+class ScoredImages:
+    """Images to be scored, with their features: whole, or through windows."""
+
+    pictures: Sequence[Masked]
+    features: Features
+    windows: Sequence[View] = ()
+    first: Sequence[int] = ()  # window of each picture, and the end
+
+    def split(self, columns: Sequence[str], mask_size: int | None) -> Split:
+        if self.windows:
+            return WindowedSplit(self, columns, mask_size)
+        return Split(self.features, self.pictures, columns, mask_size)
+
+
+def cut_windows(data: Sequence[Item], size: int, stride: int) -> tuple[list[View], list[int]]:
+    """All windows, and the first one of each picture, and the end."""
+    views = [windows(item, size, stride) for item in data]
+    return list(chain.from_iterable(views)), [0, *accumulate(map(len, views))]
+
+
+class EpochCrops:
+    """Random crops of the training images: new ones in every epoch, or `different` in turn.
+
+    The features of an epoch that will not recur are removed once it is over.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        crop: Callable[[Item, int], View],
+        extract: Callable[[Sequence[View]], Split],
+        different: int | None,
+    ) -> None:
+        self.data, self.crop, self.extract, self.different = data, crop, extract, different
+        self._split: Split | None = None
+        self._number = -1  # of the epoch whose crops these are
+
+    def at(self, epoch: int) -> Split:
+        number = epoch % self.different if self.different else epoch
+        if self._split is None or number != self._number:
+            self._close(remove=True)
+            self._split = self.extract([self.crop(item, number) for item in self.data])
+            self._number = number
+        return self._split
+
+    def _close(self, remove: bool) -> None:
+        if self._split is None:
+            return
+        features, self._split = self._split.features, None
+        features.close()
+        if remove and self.different is None and isinstance(features, FeatureStore):
+            feature_cache.remove(features.folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """After an interruption, the features of this epoch are kept for the next run."""
+        self._close(remove=kind is None)

@@ -1,36 +1,32 @@
-"""What runs of probe, knn and cluster share: images as they are scored, scores kept for resuming,
+"""What runs of probe, knn and cluster share: images by number, scores kept for resuming, metrics,
 and pictures of predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, TypeVar
+from typing import Protocol as Interface
 
 import numpy as np
 
 from skipbench.engine.progress import Progress, progress
+from skipbench.evaluations import pictures
 from skipbench.evaluations.data import check_masks
-from skipbench.evaluations.resume import Arrays, in_chunks
+from skipbench.evaluations.resume import Arrays
 from skipbench.evaluations.run import Cell, FeatureRun
-from skipbench.evaluations.segmentation.pixels import Grid
-from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap
+from skipbench.evaluations.segmentation.tokens import Grid, ImageTokens, TokenMap
 from skipbench.features.store import Features
 from skipbench.images import Picture, resize_mask
+from skipbench.metrics.intervals import (
+    RESAMPLES,
+    bca_interval,
+    bootstrap,
+    leave_one_out,
+    resample_weights,
+)
+from skipbench.metrics.segmentation import LEFT_OUT, miou_percent, scores
 from skipbench.record_store import read_arrays
 from skipbench.records import Result
 
-if TYPE_CHECKING:
-    from skipbench.evaluations.pictures import Predict
-
 SomeCell = TypeVar("SomeCell", bound=Cell)
-
-
-class Masked(Picture, Protocol):
-    def mask(self) -> np.ndarray: ...
-
-
-def mask_of(picture: Masked, side: int | None) -> np.ndarray:
-    """As it is, or resized to a square."""
-    mask = picture.mask()
-    return resize_mask(mask, (side, side)) if side else mask
 
 
 def grid_of(features: Features, image: int, columns: Sequence[str]) -> Grid:
@@ -39,8 +35,12 @@ def grid_of(features: Features, image: int, columns: Sequence[str]) -> Grid:
     return Grid(features.grid_hw(image, columns), (height / stride, width / stride))
 
 
+class Masked(Picture, Interface):
+    def mask(self) -> np.ndarray: ...
+
+
 class Split:
-    """A data set with its features: tokens and masks, by number of the picture, seen whole."""
+    """Images by number, as methods use them; tokens are those of some columns of the features."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Split:
         columns: Sequence[str],
         mask_size: int | None = None,
     ) -> None:
+        """mask_size: masks are resized to such a square."""
         self.features, self.pictures, self.columns = features, pictures, columns
         self.mask_size = mask_size
 
@@ -61,11 +62,12 @@ class Split:
     def tokens(self, image: int, rows: np.ndarray | None = None) -> np.ndarray:
         return self.features.tokens(image, self.columns, rows)
 
-    def mask(self, image: int) -> np.ndarray:
-        return mask_of(self.pictures[image], self.mask_size)
-
-    def seen(self, image: int) -> ImageTokens:
+    def image_tokens(self, image: int) -> ImageTokens:
         return ImageTokens([TokenMap(self.grid(image), self.tokens(image))])
+
+    def mask(self, image: int) -> np.ndarray:
+        mask, side = self.pictures[image].mask(), self.mask_size
+        return resize_mask(mask, (side, side)) if side else mask
 
 
 class SegmentationRun(FeatureRun):
@@ -84,24 +86,34 @@ class SegmentationRun(FeatureRun):
         label: str,
         score: Callable[[Sequence[int], Sequence[SomeCell], Progress], Sequence[Arrays]],
     ) -> Mapping[str, list[Arrays]]:
-        """By id, what `score` made of the images for each cell, shard by shard. Resumable.
+        """For each cell by id, the arrays of `score`, shard by shard. Resumable.
 
-        score: called with images and the cells that lack them; advances by one for each image.
+        score: called with images and the cells without stored arrays for them; it advances by one
+        for each image.
         """
-        by_id = {cell.id: cell for cell in cells}
         chunks = {cell.id: self.chunks(cell) for cell in cells}
-        with progress(label, len(self.val)) as advance, self.timed(self.stages[-1]):
+        arrays: dict[str, list[Arrays]] = {cell.id: [] for cell in cells}
+        count, size = len(self.val), self.shard_images
+        with progress(label, count) as advance, self.timed(self.stages[-1]):
+            for shard, start in enumerate(range(0, count, size)):
+                images = range(start, min(start + size, count))
+                missing = []
+                for cell in cells:
+                    part = None if self.settings.force else chunks[cell.id].load(shard)
+                    if part is None:
+                        missing.append(cell)
+                    else:
+                        arrays[cell.id].append(part)
+                if not missing:
+                    advance(len(images))
+                    continue
+                for cell, made in zip(missing, score(images, missing, advance), strict=True):
+                    chunks[cell.id].save(shard, made)
+                    arrays[cell.id].append(made)
+        return arrays
 
-            def work(numbers: Sequence[int], names: Sequence[str]) -> dict[str, Arrays]:
-                found = score(numbers, [by_id[name] for name in names], advance)
-                return dict(zip(names, found, strict=True))
-
-            return in_chunks(
-                chunks, len(self.val), work, advance, self.settings.force, self.shard_images
-            )
-
-    def predictor(self, cell: Any, arrays: Mapping[str, np.ndarray]) -> "Predict":
-        """What this cell says of the scored images. arrays: of its record."""
+    def predictor(self, cell: Any, arrays: Mapping[str, np.ndarray]) -> pictures.Predict:
+        """Predicts class maps of the scored images. arrays: of the cell's record."""
         raise NotImplementedError
 
     def caption(self, cell: Any) -> str:
@@ -110,9 +122,46 @@ class SegmentationRun(FeatureRun):
         return layers
 
     def draw(self, cell: Any, result: Result) -> None:
-        from skipbench.evaluations.pictures import Drawing, draw_record
-
+        folder = self.settings.out / result.id
         arrays = read_arrays(self.settings.out / f"{result.id}.npz")
-        drawing = Drawing(self.val, self.val, self.predictor(cell, arrays), arrays["counts"])
-        folder, pictures = self.settings.out / result.id, self.settings.pictures
-        draw_record(folder, drawing, pictures, result, self.caption(cell))
+        predict = self.predictor(cell, arrays)
+        drawing = pictures.Drawing(self.val, self.val, predict, arrays["counts"])
+        number = self.settings.pictures
+        pictures.draw_record(folder, drawing, number, result, self.caption(cell))
+
+
+# -- metrics of a record
+
+
+def figures(counts: np.ndarray, names: Sequence[str], absent: str = LEFT_OUT) -> dict[str, Any]:
+    """Of one segmentation. counts: (images, 3, classes); names: of the classes."""
+    weights = resample_weights(len(counts), RESAMPLES, seed=0)
+    return {"headline": "miou", **of_counts(counts, weights, absent), **by_class(counts, names)}
+
+
+def of_counts(counts: np.ndarray, weights: np.ndarray, absent: str = LEFT_OUT) -> dict[str, Any]:
+    """weights: resamples of the images, the same for all segmentations that are compared."""
+
+    def score(summed: np.ndarray) -> np.ndarray:
+        return miou_percent(summed, absent)
+
+    found, interval = scores(counts.sum(0, dtype=np.int64), absent), None
+    if len(counts) > 1:  # one image says nothing about the spread over images
+        drawn = bootstrap(counts, score, weights)
+        interval = list(bca_interval(drawn, found.miou, leave_one_out(counts, score)))
+    return {
+        "miou": found.miou,
+        "interval": interval,
+        "pixel_accuracy": found.pixel_accuracy,
+        "mean_accuracy": found.mean_accuracy,
+        "weighted_iou": found.weighted_iou,
+    }
+
+
+def by_class(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    total = counts.sum(0, dtype=np.int64)
+    percent = [None if np.isnan(iou) else 100 * float(iou) for iou in scores(total).iou]
+    return {
+        "per_class": dict(zip(names, percent, strict=True)),
+        "absent_classes": [n for n, true in zip(names, total[2], strict=True) if true == 0],
+    }

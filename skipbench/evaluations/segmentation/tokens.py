@@ -1,10 +1,11 @@
-"""Tokens as methods use them: read ahead, drawn at random, normalised; and class maps that are a
-linear function of them."""
+"""Tokens as methods use them: with the grid they form, read ahead, drawn at random, normalised; and
+class maps that are a linear function of them."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol as Interface
 from typing import TypeVar
 
@@ -14,35 +15,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.evaluations.segmentation.class_map import class_map
-from skipbench.evaluations.segmentation.pixels import Grid
 
 HEADS_AT_ONCE = 8  # whose logits are resized together
 
-# Each purpose has a stream of its own: what is drawn for one tells nothing about another.
+# A stream for each purpose, so that draws for one are independent of draws for another.
 PURPOSES = ("order", "held out", "pixels", "shares", "bank", "sample", "probes")
 
-Thing = TypeVar("Thing")
+Task = TypeVar("Task")
 Ready = TypeVar("Ready")
 
 
-class TokensAndMasks(Interface):
-    def grid(self, image: int) -> Grid: ...
+def ahead(prepare: Callable[[Task], Ready], tasks: Sequence[Task], most: int) -> Iterator[Ready]:
+    """`prepare` of each task, in order, with at most `most` more under way.
 
-    def tokens(self, image: int) -> np.ndarray: ...
-
-    def mask(self, image: int) -> np.ndarray: ...
-
-
-def ahead(prepare: Callable[[Thing], Ready], things: Sequence[Thing], most: int) -> Iterator[Ready]:
-    """Each thing prepared, in order, with at most so many more under way.
-
-    What `prepare` does should be numpy or reading alone: a second thread that calls torch would
-    have a team of threads of its own, and both would want the same cores.
+    `prepare` should only use numpy and read files: a second thread that calls torch starts a thread
+    pool of its own, which competes for the same cores.
     """
     coming: deque[Future[Ready]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
-        for thing in things:
-            coming.append(pool.submit(prepare, thing))
+        for task in tasks:
+            coming.append(pool.submit(prepare, task))
             if len(coming) > most:
                 yield coming.popleft().result()
         while coming:
@@ -69,9 +61,33 @@ def normalised(tokens: np.ndarray) -> np.ndarray:
     return tokens
 
 
+# -- of images
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The tokens of one image: how many there are, and how many of them the picture covers (fewer,
+    where it was padded to whole patches)."""
+
+    size_hw: tuple[int, int]
+    extent_hw: tuple[float, float]
+
+    def interpolation(self, pixels_hw: tuple[int, int]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For the rows and for the columns of pixels: the cell of each (the token before it), and
+        the weight of the next token, float32."""
+        return list(map(_interpolation, self.size_hw, self.extent_hw, pixels_hw))
+
+
+@lru_cache(maxsize=4096)
+def _interpolation(tokens: int, extent: float, pixels: int) -> tuple[np.ndarray, np.ndarray]:
+    source = np.maximum((np.arange(pixels) + 0.5) * extent / pixels - 0.5, 0)
+    cell = np.minimum(source.astype(np.int64), tokens - 1)
+    return cell, (source - cell).astype(np.float32)
+
+
 @dataclass(frozen=True)
 class TokenMap:
-    """What the backbone saw at once: a whole picture, or a window of it."""
+    """Tokens of one forward pass: of a whole picture, or of a window of it."""
 
     grid: Grid
     tokens: np.ndarray  # (height × width, channels)
@@ -84,8 +100,29 @@ class ImageTokens:
     windows_of_hw: tuple[int, int] | None = None  # size of the picture the windows lie in
 
 
+class TokensAndMasks(Interface):
+    """Images by number."""
+
+    def __len__(self) -> int: ...
+
+    def grid(self, image: int) -> Grid: ...
+
+    def tokens(self, image: int, rows: np.ndarray | None = None) -> np.ndarray:
+        """(height × width, channels) float16 or float32, or only these rows of it."""
+        ...
+
+    def image_tokens(self, image: int) -> ImageTokens: ...
+
+    def mask(self, image: int) -> np.ndarray:
+        """HW uint8, 255 = ignored."""
+        ...
+
+
+# -- class maps
+
+
 def predict(
-    seen: ImageTokens,
+    image: ImageTokens,
     size_hw: tuple[int, int],
     weight: Tensor,
     bias: Tensor,
@@ -93,15 +130,15 @@ def predict(
     heads_at_once: int = HEADS_AT_ONCE,
 ) -> Iterator[np.ndarray]:
     """For each head, (*size_hw): the class of every pixel."""
-    at_once = heads_at_once if seen.windows_of_hw is None else 1
-    for start in range(0, len(bias), at_once * classes):
-        columns = slice(start, start + at_once * classes)
-        maps = [_logits(part, weight[:, columns], bias[columns], classes) for part in seen.parts]
-        if seen.windows_of_hw is None:
-            found = class_map(maps[0], size_hw, seen.parts[0].grid.extent_hw)
-        else:
-            mean = _mean_of_windows(maps, seen, seen.windows_of_hw)
+    at_once = classes * (1 if image.windows_of_hw else heads_at_once)
+    for start in range(0, len(bias), at_once):
+        heads = slice(start, start + at_once)
+        logits = [_logits(part, weight[:, heads], bias[heads], classes) for part in image.parts]
+        if image.windows_of_hw:
+            mean = _mean_of_windows(logits, image.parts, image.windows_of_hw)
             found = class_map(mean, size_hw)
+        else:
+            found = class_map(logits[0], size_hw, image.parts[0].grid.extent_hw)
         yield from found.cpu().numpy()
 
 
@@ -113,14 +150,14 @@ def _logits(part: TokenMap, weight: Tensor, bias: Tensor, classes: int) -> Tenso
 
 
 def _mean_of_windows(
-    maps: Sequence[Tensor], seen: ImageTokens, picture_hw: tuple[int, int]
+    maps: Sequence[Tensor], windows: Sequence[TokenMap], picture_hw: tuple[int, int]
 ) -> Tensor:
     """(heads, classes, *picture_hw): each window's logits resized to its pixels, then averaged."""
     total = maps[0].new_zeros(*maps[0].shape[:2], *picture_hw)
     count = maps[0].new_zeros(picture_hw)
-    for logits, part in zip(maps, seen.parts, strict=True):
-        top, left, height, width = part.box
-        tokens_hw, extent_hw = part.grid.size_hw, part.grid.extent_hw
+    for logits, window in zip(maps, windows, strict=True):
+        top, left, height, width = window.box
+        tokens_hw, extent_hw = window.grid.size_hw, window.grid.extent_hw
         # Tokens may reach beyond the window (padding), and the window beyond the picture.
         pixels_hw = [
             round(tokens * side / extent)

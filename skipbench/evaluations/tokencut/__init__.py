@@ -7,7 +7,7 @@ right (CorLoc). All blocks come from one pass over the images.
 from typing import TYPE_CHECKING
 
 from skipbench.errors import UsageError
-from skipbench.evaluations.base import Evaluation
+from skipbench.evaluations import Evaluation
 from skipbench.evaluations.tokencut.settings import TokencutSettings
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from skipbench.evaluations.cluster.method import (
     nearest_centroid,
     score,
 )
-from skipbench.evaluations.segmentation.pixels import Grid
-from skipbench.evaluations.segmentation.scores import figures
-from skipbench.evaluations.segmentation.tokens import HEADS_AT_ONCE, TokenMap, normalised
+from skipbench.evaluations.segmentation.run import figures
+from skipbench.evaluations.segmentation.tokens import HEADS_AT_ONCE, Grid, TokenMap, normalised
 from skipbench.metrics.segmentation import class_counts, miou_percent
 
 # -- the cluster of every pixel

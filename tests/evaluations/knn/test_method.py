@@ -10,7 +10,7 @@ from tokens import ShapesTokens, TokenImages, unit
 
 from skipbench.engine.vectors import Flat, Lists
 from skipbench.evaluations.knn.method import Vote, Votes, joined, part_of_bank, score, segment, vote
-from skipbench.evaluations.segmentation.scores import figures
+from skipbench.evaluations.segmentation.run import figures
 from skipbench.evaluations.segmentation.tokens import even_shares, normalised
 from skipbench.metrics.segmentation import class_counts, miou_percent
 

@@ -18,9 +18,9 @@ import skipbench
 from skipbench import pipeline
 from skipbench.errors import UsageError
 from skipbench.evaluations import resume
-from skipbench.evaluations.pictures import worst_and_best
+from skipbench.evaluations.pictures import from_both_ends
 from skipbench.features.stream import Extractor
-from skipbench.metrics.segmentation import scores
+from skipbench.metrics.segmentation import miou_percent, scores
 from skipbench.record_store import find_result, read_arrays, read_result, write_result
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
@@ -305,9 +305,10 @@ def test_worst_and_best():
     for image, right in enumerate([5, 1, 9, 0, 7]):
         counts[image] = [[right, 0], [10, 0], [10, 0]]
     counts[3] = 0  # nothing is labelled there
-    chosen = [(image, which) for image, which, _ in worst_and_best(counts, 10)]
+    mious = miou_percent(counts)
+    chosen = [(image, which) for image, which, _ in from_both_ends(mious, 10)]
     assert chosen == [(1, "worst"), (2, "best"), (0, "worst"), (4, "best")]
-    assert len(worst_and_best(counts, 2)) == 2 and worst_and_best(counts, 0) == []
+    assert len(from_both_ends(mious, 2)) == 2 and from_both_ends(mious, 0) == []
 
 
 # -- the dry run

@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skipbench.evaluations.probe.heads import Heads
+from skipbench.evaluations.probe.heads import Heads, LabelledPixels
 from skipbench.evaluations.probe.method import batch_statistics
 from skipbench.evaluations.probe.settings import Optimiser
-from skipbench.evaluations.segmentation.pixels import Grid, LabelledPixels
+from skipbench.evaluations.segmentation.tokens import Grid
 
 GRID_HW, SIZE_HW, CHANNELS, CLASSES = (5, 7), (43, 52), 6, 4
 GRID = Grid(GRID_HW, (5.0, 7.0))

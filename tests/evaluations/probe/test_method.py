@@ -19,8 +19,7 @@ from skipbench.evaluations.probe.method import (
 )
 from skipbench.evaluations.probe.record import metrics
 from skipbench.evaluations.probe.settings import PROTOCOLS, Course
-from skipbench.evaluations.segmentation.pixels import Grid
-from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap, predict
+from skipbench.evaluations.segmentation.tokens import Grid, ImageTokens, TokenMap, predict
 from skipbench.images import resize_mask
 
 CLASSES = 4
@@ -58,7 +57,7 @@ class Arrays:
     def mask(self, image):
         return self.masks[image]
 
-    def seen(self, image):
+    def image_tokens(self, image):
         return ImageTokens([TokenMap(self.grid(image), self.tokens(image))])
 
 
@@ -236,7 +235,7 @@ def test_only_some_images_and_in_parts():
     whole = score(images, weight, bias, CLASSES)
     np.testing.assert_array_equal(score(images, weight, bias, CLASSES, (3, 0)), whole[[3, 0]])
     for image in range(5):
-        given = images.seen(image), images.masks[image].shape, weight, bias, CLASSES
+        given = images.image_tokens(image), images.masks[image].shape, weight, bias, CLASSES
         together, parts = predict(*given), predict(*given, heads_at_once=2)
         np.testing.assert_array_equal(list(together), list(parts))
     assert score(images, weight, bias, CLASSES, ()).shape == (0, 5, 3, CLASSES)
@@ -335,7 +334,8 @@ class Shapes:
             every = random.permutation(every.reshape(-1, every.shape[-1])).reshape(every.shape)
         self.values = (every + 0.05 * random.normal(size=every.shape)).astype(np.float16)
 
-    grid, tokens, seen = Arrays.grid, Arrays.tokens, Arrays.seen
+    grid, tokens = Arrays.grid, Arrays.tokens
+    image_tokens = Arrays.image_tokens
 
     def __len__(self):
         return len(self.data)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skipbench.evaluations.segmentation.scores import figures
+from skipbench.evaluations.segmentation.run import figures
 
 
 def test_figures_are_those_of_plain_loops():

@@ -4,8 +4,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from skipbench.evaluations.segmentation.pixels import Grid
-from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap, normalised, predict
+from skipbench.evaluations.segmentation.tokens import (
+    Grid,
+    ImageTokens,
+    TokenMap,
+    normalised,
+    predict,
+)
 
 CLASSES = 4
 
