@@ -8,17 +8,19 @@ no data set.
     val[0].read(), val[0].mask(), val[0].boxes().xyxy
 """
 
-from skipbench.datasets.common.locate import (
+from skipbench.datasets.common.opening import (
     Location,
     data_roots,
+    decodable,
     find_folder,
     find_split,
     locate,
     names,
     names_with,
+    open_dataset,
     source,
+    without_empty,
 )
-from skipbench.datasets.common.opening import decodable, open_dataset, without_empty
 from skipbench.datasets.common.types import Boxes, Dataset, Item, Items, Labels, Source, Split
 
 __all__ = [

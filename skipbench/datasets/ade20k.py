@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from skipbench.datasets.common.files import colour, fact_lines, pairs
+from skipbench.datasets.common.layouts import colour, fact_lines, pairs
 from skipbench.datasets.common.types import Labels, Listing, Source, Split
 from skipbench.records import Archive
 

@@ -6,8 +6,8 @@ The PNG files of `stuffthingmaps` contain 0 to 181 with eleven gaps, 255 = unlab
 from functools import cache
 from pathlib import Path
 
-from skipbench.datasets.common.coco_annotations import COCO_LICENCE, COCO_PLACES, image_archive
-from skipbench.datasets.common.files import colour, fact_lines, first_folder, pairs, palette
+from skipbench.datasets.coco import COCO_LICENCE, COCO_PLACES, TRAIN_2017, VAL_2017
+from skipbench.datasets.common.layouts import colour, fact_lines, first_folder, pairs, palette
 from skipbench.datasets.common.types import Labels, Listing, Source, Split
 from skipbench.records import Archive
 
@@ -27,8 +27,8 @@ class CocoStuff(Source):
     splits = {"train": Split(118_287, "masks"), "val": Split(5_000, "masks")}
     class_sets = (171, 27)
     archives = (
-        image_archive("train2017"),
-        image_archive("val2017"),
+        TRAIN_2017,
+        VAL_2017,
         Archive(
             "http://calvin.inf.ed.ac.uk/wp-content/uploads/data/cocostuffdataset/"
             "stuffthingmaps_trainval2017.zip",

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from skipbench.datasets.common.coco_annotations import BoxIndex
-from skipbench.datasets.common.files import (
+from skipbench.datasets.common.layouts import (
     by_stem,
     colour,
     distinct_colours,

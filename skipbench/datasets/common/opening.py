@@ -1,20 +1,130 @@
-"""Open a split of a data set, or a part of it; check that what is used is complete."""
+"""Find a data set on disk, and open a split of it or a part of one; what is used is complete.
+
+Every file in `skipbench/datasets/` is a data set; this folder holds what they share.
+"""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
-from skipbench.datasets.common.locate import find_folder, find_split, source
-from skipbench.datasets.common.types import Dataset, Item, Items, Listing, Split
+from skipbench.datasets.common.types import Dataset, Item, Items, Kind, Listing, Source, Split
 from skipbench.engine.parallel import in_parallel
-from skipbench.errors import DataError, UsageError, some_of
+from skipbench.errors import DataError, UsageError, did_you_mean, some_of
+from skipbench.files import is_folder, user_path
 from skipbench.images import ImageItem, read_mask
 
 log = logging.getLogger("skipbench")
 
 AnItem = TypeVar("AnItem", bound=ImageItem)
+
+# Other common names, for suggestions only.
+ALSO = {
+    "voc12": "voc",
+    "voc2012": "voc",
+    "pascal": "voc",
+    "voc2007": "voc07",
+    "ade": "ade20k",
+    "ade150": "ade20k",
+    "coco-stuff": "cocostuff",
+    "coco_stuff": "cocostuff",
+    "stuff": "cocostuff",
+    "coco2017": "coco",
+    "duts-te": "duts",
+    "dut-omron": "dutomron",
+    "dut": "dutomron",
+    "omron": "dutomron",
+}
+
+
+def names() -> tuple[str, ...]:
+    files = Path(__file__).parents[1].glob("*.py")
+    return tuple(sorted(f.stem for f in files if not f.stem.startswith("_")))
+
+
+def names_with(labels: Kind) -> list[str]:
+    """The data sets that have such labels, and `folder:PATH`."""
+    named = [name for name in names() if name != "folder"]
+    having = [n for n in named if any(s.labels == labels for s in source(n).splits.values())]
+    return [*having, "folder:PATH"]
+
+
+def source(name: str) -> Source:
+    """The data set of this name; `folder:PATH` is a folder."""
+    stem = name.partition(":")[0]
+    if name in ("folder", "folder:"):
+        raise UsageError("give the folder, as folder:PATH")
+    if stem not in names() or (":" in name and stem != "folder"):
+        near = did_you_mean(ALSO.get(name.lower(), name.lower()), names())
+        raise UsageError(f"no data set {name!r}.{near} Known: {', '.join(names())}")
+    found: Source = import_module(f"skipbench.datasets.{stem}").SOURCE
+    return found
+
+
+@dataclass(frozen=True)
+class Location:
+    folder: Path | None  # None: not found
+    roots: tuple[Path, ...]  # that were searched
+
+
+def data_roots(given: str | Path | None = None) -> tuple[Path, ...]:
+    """`--data-root`, else SKIPBENCH_DATA (several, separated as in PATH), else the defaults."""
+    if given is not None:
+        return (user_path(given),)
+    if listed := os.environ.get("SKIPBENCH_DATA"):
+        return tuple(user_path(part) for part in listed.split(os.pathsep) if part)
+    return Path("data"), Path.home() / "datasets"
+
+
+def locate(name: str, root: str | Path | None = None) -> Location:
+    """Its folder: below a data root under one of its common names, or the data root itself."""
+    kind = source(name)
+    if not kind.on_disk:
+        return Location(Path(), ())
+    if name.startswith("folder:"):
+        roots: tuple[Path, ...] = (user_path(name.removeprefix("folder:")),)
+    else:
+        roots = data_roots(root)
+    for folder in [r / place for r in roots for place in (*kind.places, ".")]:
+        with suppress(OSError):  # no permission, or not a valid file name
+            if folder.is_dir() and kind.is_at(folder):
+                return Location(folder, roots)
+    return Location(None, roots)
+
+
+def find_folder(name: str, root: str | Path | None = None) -> Path:
+    """Its folder; if not found, an error that shows the expected layout."""
+    kind, found = source(name), locate(name, root)
+    if found.folder is not None:
+        return found.folder
+    if name.startswith("folder:"):
+        what = "has no images/ folder" if is_folder(found.roots[0]) else "is not a folder"
+        raise DataError(f"{found.roots[0]} {what}. Expected layout:\n{kind.tree}")
+    near = [r / p for r in found.roots for p in kind.places if is_folder(r / p)]
+    almost = f"\n{near[0]} exists, but has another layout." if near else ""
+    fetch = f", or download it: skipbench data download {name}" if kind.archives else ""
+    below = f"/{{{', '.join(kind.places)}}} and itself"
+    searched = (f"  {r}{below if is_folder(r) else ' (no such folder)'}\n" for r in found.roots)
+    raise DataError(
+        f"{kind.title} ({name}) was not found. Looked in\n"
+        + "".join(searched).rstrip("\n")
+        + f"{almost}\nExpected layout:\n{kind.tree}\n"
+        f"Set its location with --data-root DIR or SKIPBENCH_DATA{fetch}."
+    )
+
+
+def find_split(name: str, splits: Iterable[str], asked: str | None) -> str:
+    known = list(splits)
+    if asked is None:
+        return "val" if "val" in known else known[0]
+    if asked not in known:
+        near = did_you_mean({"validation": "val", "training": "train"}.get(asked, asked), known)
+        raise UsageError(f"{name} has no split {asked!r}.{near} Known: {', '.join(known)}")
+    return asked
 
 
 def open_dataset(
@@ -126,15 +236,10 @@ def _check_labels(dataset: Dataset, listing: Listing) -> None:
 
 def without_bad(dataset: Dataset, most: int) -> Dataset:
     """Without the images that cannot be decoded, or whose mask cannot; at most `most` of them."""
-    kept = decodable(dataset, most, f"{dataset.name} {dataset.split}")
-    names = [item.name for item in kept]
-    bad = sorted(set(dataset.names) - set(names))
-    return replace(
-        dataset,
-        items=dataset.items.only(names),
-        bad=tuple(bad),
-        partial=dataset.partial or bool(bad),
-    )
+    kept = [item.name for item in decodable(dataset, most, f"{dataset.name} {dataset.split}")]
+    bad = tuple(sorted(set(dataset.names) - set(kept)))
+    items = dataset.items.only(kept)
+    return replace(dataset, items=items, bad=bad, partial=dataset.partial or bool(bad))
 
 
 def decodable(items: Sequence[AnItem], most: int, whose: str) -> list[AnItem]:

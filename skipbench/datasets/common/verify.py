@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from skipbench.datasets.common.locate import find_folder, find_split, source
+from skipbench.datasets.common.opening import find_folder, find_split, source
 from skipbench.datasets.common.types import (
     Item,
     Kind,
