@@ -27,7 +27,7 @@ ENCRYPTED = 0x1  # bit of a zip member's flags
 
 
 class _Refused(Exception):  # noqa: N818
-    """A member that no data set contains; args: its name and what is wrong with it."""
+    """A member that is not unpacked; args: its name and what is wrong with it."""
 
 
 def unpack(archive: Path, into: Path) -> list[str]:
