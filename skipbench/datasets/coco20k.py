@@ -13,7 +13,7 @@ from skipbench.datasets.coco import (
     image_archive,
 )
 from skipbench.datasets.common.coco_annotations import BoxIndex
-from skipbench.datasets.common.layouts import fact_lines, first_folder, stems, there
+from skipbench.datasets.common.layouts import fact_lines, first_folder, split_found, stems
 from skipbench.datasets.common.types import Item, Labels, Listing, Source, Split
 
 
@@ -54,7 +54,7 @@ class Coco20k(Source):
 
         if not json.exists():
             return Listing([], make, why_empty=f"its boxes are missing: {json}")
-        names, absent = there(official_names(), stems(images, ".jpg"))
+        names, absent = split_found(official_names(), stems(images, ".jpg"))
         return Listing(names, make, absent)
 
     def _images(self, folder: Path) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from PIL import Image
 
-from skipbench.datasets.common.layouts import fact_lines, palette, read_list, stems, there
+from skipbench.datasets.common.layouts import fact_lines, palette, read_list, split_found, stems
 from skipbench.datasets.common.types import Boxes, Item, Labels, Listing, Source, Split
 from skipbench.engine.parallel import in_parallel
 from skipbench.errors import DataError
@@ -88,7 +88,7 @@ class Devkit(Source):
             return Listing([], make, why_empty=f"its list is missing: {file}")
         # Some lists have a flag after the name, in some copies it is the file's name.
         bare = [PurePosixPath(line.split()[0]).stem for line in listed]
-        names, absent = there(bare, stems(images, ".jpg"))
+        names, absent = split_found(bare, stems(images, ".jpg"))
         why = f"none of the images listed in {file} exists" if listed else f"{file} is empty"
         return Listing(names, make, absent, frozenset(names) - labelled, why, listed=True)
 

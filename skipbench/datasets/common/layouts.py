@@ -27,8 +27,8 @@ def stems(folder: Path, suffix: str) -> set[str]:
 
 
 def by_stem(folder: Path, deep: bool = True) -> dict[str, str]:
-    """The image files of a folder, by their relative paths without the suffix. deep: those of its
-    sub-folders, too."""
+    """The image files of a folder, by their relative paths without the suffix. deep: including
+    sub-folders."""
     found: dict[str, str] = {}
     for file in walk_images(folder) if folder.is_dir() else ():
         stem = file.rpartition(".")[0]
@@ -74,7 +74,7 @@ def read_list(path: Path) -> list[str]:
     return list(dict.fromkeys(line.strip() for line in lines if line.strip()))
 
 
-def there(names: Sequence[str], found: Collection[str]) -> tuple[list[str], list[str]]:
+def split_found(names: Sequence[str], found: Collection[str]) -> tuple[list[str], list[str]]:
     """Names that were found and names that were not, in the order given."""
     return [n for n in names if n in found], [n for n in names if n not in found]
 
@@ -91,8 +91,8 @@ def colour(text: str) -> Colour:
 
 
 def distinct_colours(count: int, besides: Sequence[Colour] = ()) -> tuple[Colour, ...]:
-    """Each as far as can be, in CIELAB, from those before it, from `besides`, from white, and from
-    the light grey of unlabelled pixels. Without `besides`, the first is black."""
+    """Each as far as possible, in CIELAB, from those before it, from `besides`, from white, and
+    from the light grey of unlabelled pixels. Without `besides`, the first is black."""
     from skimage.color import rgb2lab
 
     levels = np.linspace(0, 255, 9).round()
@@ -104,21 +104,20 @@ def distinct_colours(count: int, besides: Sequence[Colour] = ()) -> tuple[Colour
     for _ in range(count):
         chosen.append(0 if not (chosen or besides) else int(distance.argmax()))
         distance = np.minimum(distance, np.linalg.norm(lab - lab[chosen[-1]], axis=-1))
-    return tuple((int(r), int(g), int(b)) for r, g, b in rgb[chosen])
+    return _as_colours(rgb[chosen])
 
 
 def palette(count: int) -> tuple[Colour, ...]:
     """PASCAL VOC's colours: the bits of a number, three at a time, from the highest bit down."""
-    return tuple(_voc_colour(number) for number in range(count))
-
-
-def _voc_colour(number: int) -> Colour:
-    red = green = blue = 0
+    rgb = np.zeros((count, 3), int)
     for bit in range(8):
-        red |= (number >> 3 * bit & 1) << 7 - bit
-        green |= (number >> 3 * bit + 1 & 1) << 7 - bit
-        blue |= (number >> 3 * bit + 2 & 1) << 7 - bit
-    return red, green, blue
+        for channel in range(3):
+            rgb[:, channel] |= (np.arange(count) >> 3 * bit + channel & 1) << 7 - bit
+    return _as_colours(rgb)
+
+
+def _as_colours(rgb: np.ndarray) -> tuple[Colour, ...]:
+    return tuple((int(r), int(g), int(b)) for r, g, b in rgb)
 
 
 # Saliency data sets: images with a mask of the salient object. Masks are grey: values from 128 are
@@ -155,18 +154,16 @@ class Part:
     below: tuple[str, ...] = ()  # such folders inside the data set's folder
 
 
+@dataclass(eq=False)
 class Saliency(Source):
-    def __init__(
-        self,
-        title: str,
-        licence: str,
-        places: tuple[str, ...],
-        tree: str,
-        parts: Mapping[str, Part],
-    ) -> None:
-        self.title, self.licence, self.places, self.tree = title, licence, places, tree
-        self.parts = parts
-        self.splits = {name: Split(part.images, "masks") for name, part in parts.items()}
+    title: str
+    licence: str
+    places: tuple[str, ...]
+    tree: str
+    parts: Mapping[str, Part]
+
+    def __post_init__(self) -> None:
+        self.splits = {name: Split(part.images, "masks") for name, part in self.parts.items()}
 
     def is_at(self, folder: Path) -> bool:
         return any(self._folders(folder, split) for split in self.splits)

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
@@ -189,10 +189,9 @@ def open_dataset(
 
 def _part(dataset: Dataset, limit: int | None, sample: int | None, seed: int) -> Dataset:
     if limit is not None and limit < len(dataset):
-        items = dataset.items.only(dataset.names[:limit])
-        return replace(dataset, items=items, partial=True, chosen="first")
-    if sample is not None and sample < len(dataset):
-        return replace(dataset.sampled(sample, seed), partial=True, chosen="random")
+        return dataset.only(dataset.names[:limit], partial=True, chosen="first")
+    if sample is not None:
+        return dataset.sampled(sample, seed, partial=True, chosen="random")
     return dataset
 
 
@@ -219,8 +218,6 @@ def _check_count(
 
 def _check_labels(dataset: Dataset, listing: Listing) -> None:
     """Every image that is used has its mask (or XML): checked now, not after an hour."""
-    if not listing.without_label:
-        return
     lacking = [n for n in dataset.names if n in listing.without_label]
     if lacking:
         item = listing.make(lacking[0])
@@ -238,8 +235,7 @@ def without_bad(dataset: Dataset, most: int) -> Dataset:
     """Without the images that cannot be decoded, or whose mask cannot; at most `most` of them."""
     kept = [item.name for item in decodable(dataset, most, f"{dataset.name} {dataset.split}")]
     bad = tuple(sorted(set(dataset.names) - set(kept)))
-    items = dataset.items.only(kept)
-    return replace(dataset, items=items, bad=bad, partial=dataset.partial or bool(bad))
+    return dataset.only(kept, bad=bad, partial=dataset.partial or bool(bad))
 
 
 def decodable(items: Sequence[AnItem], most: int, whose: str) -> list[AnItem]:
@@ -248,16 +244,16 @@ def decodable(items: Sequence[AnItem], most: int, whose: str) -> list[AnItem]:
     An item whose mask is missing, of another size or has unknown labels is never left out: that is
     a fault of the data set as a whole, not of one file.
     """
-    problems = list(in_parallel(_problem, items, "decoding images"))
-    found = [problem for problem in problems if problem]
-    if len(found) > most:
+    checked = list(zip(items, in_parallel(_problem, items, "decoding images"), strict=True))
+    problems = [problem for _, problem in checked if problem]
+    if len(problems) > most:
         raise DataError(
-            f"{whose}: {len(found)} images cannot be decoded, --skip-bad allows {most}.\n"
-            f"The first: {found[0]}"
+            f"{whose}: {len(problems)} images cannot be decoded, --skip-bad allows {most}.\n"
+            f"The first: {problems[0]}"
         )
-    for problem in found:
+    for problem in problems:
         log.warning("left out: %s", problem)
-    return [item for item, problem in zip(items, problems, strict=True) if not problem]
+    return [item for item, problem in checked if not problem]
 
 
 def _problem(item: ImageItem) -> str | None:
@@ -281,4 +277,4 @@ def without_empty(dataset: Dataset, hard: bool = True) -> Dataset:
         (kept if some else empty).append(item.name)
     if empty:
         log.info("%d images without a box are left out", len(empty))
-    return replace(dataset, items=dataset.items.only(kept), empty=tuple(empty))
+    return dataset.only(kept, empty=tuple(empty))

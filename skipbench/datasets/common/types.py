@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -183,8 +183,10 @@ class Listing:
 
 
 class Items(Sequence[Item]):
+    """The images with these names, in this order; made on access."""
+
     def __init__(self, names: Sequence[str], make: Callable[[str], Item]) -> None:
-        self.names, self._make = names, make
+        self.names, self.make = names, make
 
     def __len__(self) -> int:
         return len(self.names)
@@ -195,14 +197,11 @@ class Items(Sequence[Item]):
     def __getitem__(self, index: slice) -> list[Item]: ...
     def __getitem__(self, index: int | slice) -> Item | list[Item]:
         if isinstance(index, slice):
-            return [self._make(name) for name in self.names[index]]
-        return self._make(self.names[index])
+            return [self.make(name) for name in self.names[index]]
+        return self.make(self.names[index])
 
     def __iter__(self) -> Iterator[Item]:
-        return map(self._make, self.names)
-
-    def only(self, names: Sequence[str]) -> "Items":
-        return Items(names, self._make)
+        return map(self.make, self.names)
 
 
 @dataclass(frozen=True)
@@ -240,12 +239,16 @@ class Dataset(Sequence[Item]):
     def classes(self) -> tuple[str, ...]:
         return self.labels.classes if self.labels else ()
 
-    def sampled(self, count: int, seed: int) -> "Dataset":
+    def only(self, names: Sequence[str], **facts: Any) -> "Dataset":
+        """These images, with other facts about them."""
+        return replace(self, items=Items(names, self.items.make), **facts)
+
+    def sampled(self, count: int, seed: int, **facts: Any) -> "Dataset":
         """A random subset: see `images.random_subset`."""
         if count >= len(self):
             return self
         names = [self.names[i] for i in random_subset(self.names, count, seed)]
-        return replace(self, items=self.items.only(names), sample=(count, seed))
+        return self.only(names, sample=(count, seed), **facts)
 
     def fingerprint(self) -> str:
         """Identifies the exact list of files and labels, whatever their folder.
@@ -299,7 +302,7 @@ class Source(ABC):
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing: ...
 
     def labels(self, folder: Path, classes: int | None = None) -> Labels | None:
-        """For data sets with masks; classes: which set of classes, where there are several."""
+        """For data sets with masks; classes: one of `class_sets`."""
         return None
 
     def splits_at(self, folder: Path) -> Mapping[str, Split]:

@@ -294,9 +294,7 @@ class _Transfer:
         if found == expected:
             return
         have, want = _size(self.partial), self.archive.bytes
-        sizes = (
-            f" ({size_text(have)} instead of {size_text(want)})" if want not in (0, have) else ""
-        )
+        sizes = "" if want in (0, have) else f" ({size_text(have)} instead of {size_text(want)})"
         aside = _put_aside(self.partial)
         self.discard()
         raise DataError(
