@@ -39,16 +39,8 @@ class Devkit(Source):
         self.year = year
         self.title = f"PASCAL VOC{year}"
         self.splits, self.archives = splits, archives
-        self.places = tuple(
-            f"{parent}{folder}"
-            for parent in (
-                "VOCdevkit/",
-                "",
-                "voc/VOCdevkit/",
-                "VOC/VOCdevkit/",
-                "pascal/VOCdevkit/",
-            )
-        )
+        parents = ("VOCdevkit/", "", "voc/VOCdevkit/", "VOC/VOCdevkit/", "pascal/VOCdevkit/")
+        self.places = tuple(f"{parent}{folder}" for parent in parents)
         self.tree = (
             f"  DIR/VOCdevkit/{folder}/\n"
             f"    JPEGImages/            {example}.jpg …\n"
@@ -87,8 +79,8 @@ class Devkit(Source):
         if listed is None:
             return Listing([], make, why_empty=f"its list is missing: {file}")
         # Some lists have a flag after the name, in some copies it is the file's name.
-        bare = [PurePosixPath(line.split()[0]).stem for line in listed]
-        names, absent = split_found(bare, stems(images, ".jpg"))
+        wanted = [PurePosixPath(line.split()[0]).stem for line in listed]
+        names, absent = split_found(wanted, stems(images, ".jpg"))
         why = f"none of the images listed in {file} exists" if listed else f"{file} is empty"
         return Listing(names, make, absent, frozenset(names) - labelled, why, listed=True)
 
@@ -175,12 +167,9 @@ class Voc2012(Devkit):
     def archives_for(self, folder: Path | None, splits: Sequence[str]) -> list[Archive]:
         """Only the masks of SBD are used; its images are in VOC's own archive."""
         wanted = super().archives_for(folder, splits)
-        if folder and list(splits) == ["train_aug"] and not self._absent(folder):
-            return wanted[1:]
-        return wanted
-
-    def _absent(self, folder: Path) -> Sequence[str]:
-        return self.listing(folder, "train_aug", None).absent
+        if folder is None or list(splits) != ["train_aug"]:
+            return wanted
+        return wanted if self.listing(folder, "train_aug", None).absent else wanted[1:]
 
     def finish(self, folder: Path) -> None:
         """SBD's masks are MATLAB files: write them as PNG, except where VOC has its own."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from skipbench.datasets.common.opening import find_folder, find_split, source
+from skipbench.datasets import find_folder, find_split, source
 from skipbench.datasets.common.types import Item, Kind, Labels, Listing, Split, UnknownLabelError
 from skipbench.engine.parallel import cores, in_parallel
 from skipbench.engine.progress import progress
