@@ -1,4 +1,4 @@
-"""Data sets: find one on disk, and open a split of it or a part of one; what is used is complete.
+"""Data sets: find one on disk, open a split or a part of it, check that what is used is complete.
 
 This folder is the registry: each file is one data set, its name is the name on the command line,
 and it has a `SOURCE`. What they share is in `common/`; importing the package imports no data set.
@@ -246,7 +246,7 @@ def without_bad(dataset: Dataset, most: int) -> Dataset:
     return dataset.only(kept, bad=bad, partial=dataset.partial or bool(bad))
 
 
-def decodable(items: Sequence[AnItem], most: int, whose: str) -> list[AnItem]:
+def decodable(items: Sequence[AnItem], most: int, what: str) -> list[AnItem]:
     """The items that can be decoded. The others are logged; more than `most` are an error.
 
     An item whose mask is missing, of another size or has unknown labels is never left out: that is
@@ -256,7 +256,7 @@ def decodable(items: Sequence[AnItem], most: int, whose: str) -> list[AnItem]:
     problems = [problem for _, problem in checked if problem]
     if len(problems) > most:
         raise DataError(
-            f"{whose}: {len(problems)} images cannot be decoded, --skip-bad allows {most}.\n"
+            f"{what}: {len(problems)} images cannot be decoded, --skip-bad allows {most}.\n"
             f"The first: {problems[0]}"
         )
     for problem in problems:

@@ -179,7 +179,7 @@ class Voc2012(Devkit):
 
 
 def write_masks(mats: Path, devkit: Path, names: Sequence[str]) -> None:
-    """`SegmentationClassAug` from SBD's .mat files; where VOC has a mask of its own, from that."""
+    """`SegmentationClassAug` from SBD's .mat files, or from VOC's own mask where it has one."""
     folder = devkit / "SegmentationClassAug"
     folder.mkdir(exist_ok=True)
     done = stems(folder, ".png")

@@ -169,11 +169,10 @@ class IndexBuilder(ABC):
 
 
 def elements(path: Path, key: str, reach: Reach = lambda done: None) -> Iterator[Any]:
-    """The elements of one list at the top of a JSON object. Only a little of the file is in memory
-    at a time.
+    """The elements of one list at the top of a JSON object, with little of the file in memory.
 
-    Each list is one pass over the file: building the elements in C, without its other lists, is
-    faster than to pick all lists out of one stream of events in Python. Images, which are few and
+    Each list is one pass over the file: building the elements in C, without the other lists, is
+    faster than picking all lists out of one stream of events in Python. Images, which are few and
     come first, are taken from such a stream, so their pass ends with their list.
     """
     import ijson  # type: ignore[import-untyped]
@@ -211,7 +210,7 @@ class _NotTooDeep:
 
 
 def _json_problem(file: IO[bytes], error: Exception) -> str:
-    """yajl says what is wrong and quotes the text around it; the line is where that text is."""
+    """yajl reports the problem and quotes the text around it, by which the line is found."""
     message = error.args[0]
     message = message if isinstance(message, bytes) else str(message).encode()
     what, quoted, *_ = [*message.splitlines(), b""]
@@ -282,16 +281,16 @@ class BoxIndex(AnnotationIndex):
 
     def boxes(self, file: str, by_name: bool = True) -> Boxes:
         index, row = self.find(file, by_name)
-        mine = slice(index["starts"][row], index["starts"][row + 1])
-        kept = ~index["crowd"][mine]
-        x, y, width, height = index["xywh"][mine][kept].T
+        span = slice(index["starts"][row], index["starts"][row + 1])
+        kept = ~index["crowd"][span]
+        x, y, width, height = index["xywh"][span][kept].T
         corners = np.stack([x, y, x + width, y + height], axis=1)
         names = index["categories"]
-        height_, width_ = index["size_hw"][row].tolist()
+        image_height, image_width = index["size_hw"][row].tolist()
         return Boxes(
             xyxy=np.rint(corners) if self.round_corners else corners,
-            classes=tuple(str(names[c]) for c in index["category"][mine][kept]),
+            classes=tuple(str(names[c]) for c in index["category"][span][kept]),
             hard=np.zeros(len(corners), bool),
             crowds=int((~kept).sum()),
-            drawn_on_hw=(height_, width_) if height_ and width_ else None,
+            drawn_on_hw=(image_height, image_width) if image_height and image_width else None,
         )

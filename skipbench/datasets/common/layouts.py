@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +82,17 @@ def split_found(names: Sequence[str], found: Collection[str]) -> tuple[list[str]
 def fact_lines(name: str) -> list[str]:
     lines = read_text(FACTS / name).splitlines()
     return [line for line in lines if not line.startswith("#")]
+
+
+def fact_rows(name: str) -> list[list[str]]:
+    return [line.split("\t") for line in fact_lines(name)]
+
+
+def fact_labels(rows: Iterable[Sequence[str]]) -> Labels:
+    """rows: value, name and colour of each class."""
+    values, names, colours = zip(*rows, strict=True)
+    table = {int(value): number for number, value in enumerate(values)}
+    return Labels(names, tuple(map(colour, colours)), table)
 
 
 def colour(text: str) -> Colour:

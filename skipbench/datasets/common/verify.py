@@ -1,4 +1,4 @@
-"""Is a data set what it should be? Counts, pairs, sizes, labels, and whether files decode."""
+"""Check a data set on disk: counts, pairs, sizes, labels, and whether files decode."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def verify(
     full: bool = False,
     processes_from: int = PROCESSES_FROM,
 ) -> Report:
-    """Check every split that is there, or the one named.
+    """Check every split that was found, or the one named.
 
     full: decode every file, not a sample; processes_from: number of images from which the work is
     shared between processes instead of threads.

@@ -127,7 +127,7 @@ def _ensure_room(todo: Sequence[Archive], root: Path, mirror: str | None) -> Non
 def fetch(
     archive: Archive, folder: Path, mirror: str | None = None, waits: Sequence[float] = WAITS
 ) -> Path:
-    """The archive's path, once it is complete and verified; no transfer if it is there already."""
+    """The archive's path, once it is complete and verified; not transferred if it already is."""
     if archive.checksum is None:
         log.warning("%s: no checksum is published; only its length is checked", archive.file)
     target = folder / archive.file
@@ -195,8 +195,7 @@ class _Transfer:
         self.notes = folder / f"{archive.file}.partial.json"
 
     def run(self, waits: Sequence[float]) -> None:
-        """Until all of it has arrived, over as many connections as it takes, as long as each
-        brings more."""
+        """Retry until the file is complete; progress resets the count of failures."""
         failures, reached = 0, _size(self.partial)
         while True:
             try:
@@ -219,7 +218,7 @@ class _Transfer:
 
     def attempt(self) -> None:
         version = (read_json(self.notes) or {}).get("version")
-        # With neither a version nor a checksum, nothing would tell whether the rest belongs to it.
+        # Without a version and a checksum, joining two versions of the file would go unnoticed.
         have = _size(self.partial) if version or self.archive.checksum else 0
         headers = {"Range": f"bytes={have}-"} if have else {}
         if have and version:
@@ -314,7 +313,7 @@ class _Transfer:
 
 
 def _chunks(response: Any) -> Iterator[bytes]:
-    """As sent: a `.tar.gz` stays one, even if the server calls it an encoding."""
+    """As sent: a `.tar.gz` stays compressed, even if the server declares gzip as an encoding."""
     from urllib3.exceptions import HTTPError
 
     try:
@@ -324,7 +323,7 @@ def _chunks(response: Any) -> Iterator[bytes]:
 
 
 def _start(response: Any) -> int:
-    """The byte that the answer begins with; -1: none that can be used."""
+    """Offset of the first byte in the response; -1: unusable."""
     found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
     return 0 if response.status_code == 200 else int(found[1]) if found else -1
 
@@ -339,7 +338,7 @@ def _total(response: Any, start: int) -> int:
 
 def _version(response: Any) -> str | None:
     tag = response.headers.get("ETag", "W/")
-    # A weak tag stands for files that mean the same, not for files of the same bytes.
+    # A weak tag does not guarantee identical bytes.
     return response.headers.get("Last-Modified") if tag.startswith("W/") else tag
 
 
@@ -352,7 +351,7 @@ def _size(path: Path) -> int:
 
 
 def _cause(error: BaseException) -> str:
-    """Of the innermost error: those around it name classes, not causes."""
+    """The message of the innermost error: those that wrap it name classes, not causes."""
     while inner := error.__cause__ or error.__context__:
         error = inner
     if isinstance(error, OSError):
