@@ -20,7 +20,7 @@ WEIGHT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
 
 
 def ensure_writable(folder: Path) -> None:
-    """Checked by writing, before any computing."""
+    """Checked by writing a file, before anything is computed."""
     probe = folder / f".probe.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ _partial_files: set[Path] = set()  # that this process is writing
 
 
 def remove_partial_files() -> None:
-    """At its end, if it is stopped meanwhile."""
+    """Called when the process is stopped."""
     for path in list(_partial_files):
         _remove(path)
 
@@ -166,7 +166,7 @@ def missing_checkpoint(path: Path) -> str:
     message = f"no checkpoint at {path}."
     if not path.parent.is_dir():
         return f"{message} The folder {path.parent} does not exist either."
-    there = sorted(p.name for p in path.parent.iterdir() if p.suffix in WEIGHT_SUFFIXES)
-    if not there:
+    files = sorted(p.name for p in path.parent.iterdir() if p.suffix in WEIGHT_SUFFIXES)
+    if not files:
         return f"{message} {path.parent} contains no weights files."
-    return f"{message}{did_you_mean(path.name, there)}\nIn that folder: {some_of(there)}"
+    return f"{message}{did_you_mean(path.name, files)}\nIn that folder: {some_of(files)}"

@@ -9,12 +9,12 @@ import hashlib
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -40,7 +40,7 @@ MOST_PIXELS = 180_000_000  # more is taken for a decompression bomb
 
 
 class Picture(Protocol):
-    """What features are extracted from: a file, or something drawn."""
+    """What features are extracted from: an image file or a generated image."""
 
     @property
     def name(self) -> str:
@@ -81,7 +81,7 @@ AnImage = TypeVar("AnImage", bound=Picture)
 
 
 def fingerprint(pictures: Iterable[Picture]) -> str:
-    """Of the names and marks of images, in order."""
+    """Hash of the names and marks of images, in order."""
     digest = hashlib.sha256()
     for picture in pictures:
         digest.update(os.fsencode(f"{picture.name}\0{picture.mark()}\n"))
@@ -111,10 +111,11 @@ def _items_at(source: Path) -> list[ImageItem]:
             return items
         if source.is_file():
             return [ImageItem(source.name, source)]
-        near = did_you_mean(source.name, (p.name for p in _siblings(source)))
+        folder = source.parent
+        nearby = [p.name for p in folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
         raise DataError(f"cannot read {source}: {error.strerror}") from None
-    raise DataError(f"no such image or folder: {source}.{near}")
+    raise DataError(f"no such image or folder: {source}.{did_you_mean(source.name, nearby)}")
 
 
 def walk_images(folder: Path) -> list[str]:
@@ -124,7 +125,7 @@ def walk_images(folder: Path) -> list[str]:
 
 
 def _walk(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[str]:
-    """above: the real folders from the first to this one."""
+    """above: the resolved folders from the first to this one."""
     try:
         entries = [entry for entry in os.scandir(folder) if entry.name[0] != "."]
     except OSError as error:
@@ -134,7 +135,7 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[str]:
             link = entry.is_symlink()
             real = os.path.realpath(entry.path) if link else f"{above[-1]}/{entry.name}"
             if link and any(_contains(real, one) for one in above):
-                _warn(f"{entry.path}: not followed: it links to {real}, a folder it is in")
+                _warn(f"{entry.path}: not followed: it links to {real}, which contains it")
             else:
                 yield from _walk(entry.path, f"{prefix}{entry.name}/", (*above, real))
         elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:  # noqa: PTH122
@@ -146,7 +147,7 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[str]:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself, or to where nobody may look
+    except OSError:  # a link to itself, or into a folder without permission
         return False
 
 
@@ -155,15 +156,14 @@ def _contains(folder: str, other: str) -> bool:
 
 
 @cache
-def _warn(words: str) -> None:
-    """Once: a folder is listed several times."""
-    log.warning("%s", words)
+def _warn(message: str) -> None:
+    """Each message once, although a folder is listed several times."""
+    log.warning("%s", message)
 
 
-def drawn(names: Sequence[str], count: int, seed: int) -> list[int]:
-    """The places of a random subset, in order: those of the lowest hashes of seed and name, so the
-    same on every machine, whatever the order of the files. A smaller one is part of a larger one.
-    """
+def random_subset(names: Sequence[str], count: int, seed: int) -> list[int]:
+    """Indices, sorted, of the names with the lowest hashes of seed and name: the same on every
+    machine and in any order of the files. A smaller subset is part of a larger one."""
     digests = [hashlib.sha256(os.fsencode(f"{seed}:{name}")).digest() for name in names]
     return sorted(sorted(range(len(names)), key=digests.__getitem__)[:count])
 
@@ -173,12 +173,8 @@ def part_of(
 ) -> list[AnImage]:
     """`--limit`: the first; `--sample`: random ones; neither: all."""
     if sample is not None:
-        return [items[place] for place in drawn([item.name for item in items], sample, seed)]
+        return [items[i] for i in random_subset([item.name for item in items], sample, seed)]
     return list(items[:limit])
-
-
-def _siblings(path: Path) -> list[Path]:
-    return list(path.parent.iterdir()) if path.parent.is_dir() else []
 
 
 def parse_size(text: str) -> Size:
@@ -254,8 +250,7 @@ def _bad(path: Path, what: str) -> DataError:
 
 def read_size(path: Path) -> tuple[int, int]:
     """Height and width as decoded (after EXIF rotation), from the header alone."""
-    size_hw, orientation = read_header(path)
-    return size_hw[::-1] if _TURNS[orientation].transpose else size_hw
+    return shown_hw(*read_header(path))
 
 
 def read_header(path: Path) -> tuple[tuple[int, int], int]:
@@ -265,26 +260,23 @@ def read_header(path: Path) -> tuple[tuple[int, int], int]:
         if image.format != "TIFF":
             return (image.height, image.width), orientation
         image.load()  # Pillow rotates these itself, and only now their size is that of the result
-        turned = _TURNS[orientation].transpose
-        return (image.width, image.height) if turned else (image.height, image.width), orientation
+        return shown_hw((image.height, image.width), orientation), orientation
 
 
 def _orientation(image: Image.Image) -> int:
     value = image.getexif().get(0x0112, 1)
-    return value if value in _TURNS else 1
+    return value if value in range(1, 9) else 1
 
 
 def read_image(path: Path, size: Size = None) -> np.ndarray:
     """HWC uint8 RGB; resized where a size is given."""
     with _opened(path) as image:
-        pixels = _shown(image, _orientation(image), _to_rgb)
+        orientation = _orientation(image)  # decoding a TIFF removes it
+        pixels = _turned(_to_rgb(image), image, orientation)
     return resize(pixels, target_hw(pixels.shape[:2], size))
 
 
-def _shown(
-    image: Image.Image, orientation: int, convert: Callable[[Image.Image], np.ndarray]
-) -> np.ndarray:
-    pixels = convert(image)
+def _turned(pixels: np.ndarray, image: Image.Image, orientation: int) -> np.ndarray:
     return pixels if image.format == "TIFF" else turn(pixels, orientation)
 
 
@@ -316,19 +308,22 @@ def read_mask(path: Path, of: Path | None = None) -> np.ndarray:
                 "Save it as palette or grey PNG whose values are the classes."
             )
         spread = _spread(image)
-        own = _orientation(image)
-        mask = _shown(image, own, _numbers)
+        orientation = _orientation(image)
+        mask = _turned(_numbers(image), image, orientation)
     mask = mask if spread == 1 else mask // spread
-    if of is None:
-        return mask
+    return mask if of is None else as_shown(mask, of, f"{path}: the mask is", orientation == 1)
+
+
+def as_shown(mask: np.ndarray, of: Path, what: str, turns: bool = True) -> np.ndarray:
+    """HW: a mask of an image as stored or as shown → of the image as shown. turns: not if False."""
     stored_hw, orientation = read_header(of)
-    shown_hw = stored_hw[::-1] if _TURNS[orientation].transpose else stored_hw
-    if own == 1 and mask.shape == stored_hw:
+    height, width = shown_hw(stored_hw, orientation)
+    if turns and mask.shape == stored_hw:
         mask = turn(mask, orientation)
-    if mask.shape != shown_hw:
+    if mask.shape != (height, width):
         raise DataError(
-            f"{path}: the mask is {mask.shape[0]}×{mask.shape[1]}, "
-            f"but its image is {shown_hw[0]}×{shown_hw[1]} (height×width): {of}"
+            f"{what} {mask.shape[0]}×{mask.shape[1]}, "
+            f"but its image is {height}×{width} (height×width): {of}"
         )
     return mask
 
@@ -360,44 +355,33 @@ def _numbers(image: Image.Image) -> np.ndarray:
     return stored.astype(np.uint8) if stored.dtype == bool else stored
 
 
-class _Turn(NamedTuple):
-    """From the image as stored to the image as shown: transpose, then flip."""
+# EXIF orientations, by how to get from the image as stored to the image as shown: transpose, then
+# flip.
+TRANSPOSED = (5, 6, 7, 8)
+FLIPPED_LEFT_RIGHT = (2, 3, 6, 7)
+FLIPPED_TOP_BOTTOM = (3, 4, 7, 8)
 
-    transpose: bool
-    left_right: bool
-    top_bottom: bool
 
-
-_TURNS = {
-    1: _Turn(False, False, False),
-    2: _Turn(False, True, False),
-    3: _Turn(False, True, True),
-    4: _Turn(False, False, True),
-    5: _Turn(True, False, False),
-    6: _Turn(True, True, False),
-    7: _Turn(True, True, True),
-    8: _Turn(True, False, True),
-}
+def shown_hw(stored_hw: tuple[int, int], orientation: int) -> tuple[int, int]:
+    return stored_hw[::-1] if orientation in TRANSPOSED else stored_hw
 
 
 def turn(pixels: np.ndarray, orientation: int) -> np.ndarray:
     """HW or HWC, as stored → as shown under this EXIF orientation."""
-    how = _TURNS[orientation]
-    pixels = pixels.swapaxes(0, 1) if how.transpose else pixels
-    pixels = pixels[:, ::-1] if how.left_right else pixels
-    return pixels[::-1] if how.top_bottom else pixels
+    pixels = pixels.swapaxes(0, 1) if orientation in TRANSPOSED else pixels
+    pixels = pixels[:, ::-1] if orientation in FLIPPED_LEFT_RIGHT else pixels
+    return pixels[::-1] if orientation in FLIPPED_TOP_BOTTOM else pixels
 
 
 def turn_boxes(boxes_xyxy: np.ndarray, size_hw: tuple[int, int], orientation: int) -> np.ndarray:
     """(n, 4) half-open boxes on the image as stored, of this size → on the image as shown."""
-    how = _TURNS[orientation]
     x0, y0, x1, y1 = boxes_xyxy.T
-    height, width = size_hw
-    if how.transpose:
-        x0, y0, x1, y1, height, width = y0, x0, y1, x1, width, height
-    if how.left_right:
+    height, width = shown_hw(size_hw, orientation)
+    if orientation in TRANSPOSED:
+        x0, y0, x1, y1 = y0, x0, y1, x1
+    if orientation in FLIPPED_LEFT_RIGHT:
         x0, x1 = width - x1, width - x0
-    if how.top_bottom:
+    if orientation in FLIPPED_TOP_BOTTOM:
         y0, y1 = height - y1, height - y0
     return np.stack([x0, y0, x1, y1], axis=1)
 

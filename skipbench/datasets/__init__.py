@@ -1,6 +1,7 @@
-"""Data sets. This folder is the registry: each file is one data set, its name is the name on the
-command line, and it has a `SOURCE`. What they share is in `common/`; importing the package imports
-no data set.
+"""Data sets: find one on disk, open a split or a part of it, check that what is used is complete.
+
+This folder is the registry: each file is one data set, its name is the name on the command line,
+and it has a `SOURCE`. What they share is in `common/`; importing the package imports no data set.
 
     from skipbench.datasets import open_dataset
 
@@ -8,36 +9,280 @@ no data set.
     val[0].read(), val[0].mask(), val[0].boxes().xyxy
 """
 
-from skipbench.datasets.common.locate import (
-    Location,
-    data_roots,
-    find_folder,
-    find_split,
-    locate,
-    names,
-    names_with,
-    source,
-)
-from skipbench.datasets.common.opening import decodable, open_dataset, without_empty
-from skipbench.datasets.common.types import Boxes, Dataset, Item, Items, Labels, Source, Split
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TypeVar
 
-__all__ = [
-    "Boxes",
-    "Dataset",
-    "Item",
-    "Items",
-    "Labels",
-    "Location",
-    "Source",
-    "Split",
-    "data_roots",
-    "decodable",
-    "find_folder",
-    "find_split",
-    "locate",
-    "names",
-    "names_with",
-    "open_dataset",
-    "source",
-    "without_empty",
-]
+from skipbench.datasets.common.types import Boxes as Boxes
+from skipbench.datasets.common.types import Dataset, Item, Items, Kind, Listing, Source, Split
+from skipbench.datasets.common.types import Labels as Labels
+from skipbench.engine.parallel import in_parallel
+from skipbench.errors import DataError, UsageError, did_you_mean, some_of
+from skipbench.files import is_folder, user_path
+from skipbench.images import ImageItem, read_mask
+
+log = logging.getLogger("skipbench")
+
+AnItem = TypeVar("AnItem", bound=ImageItem)
+
+# Other common names, for suggestions only.
+ALSO = {
+    "voc12": "voc",
+    "voc2012": "voc",
+    "pascal": "voc",
+    "voc2007": "voc07",
+    "ade": "ade20k",
+    "ade150": "ade20k",
+    "coco-stuff": "cocostuff",
+    "coco_stuff": "cocostuff",
+    "stuff": "cocostuff",
+    "coco2017": "coco",
+    "duts-te": "duts",
+    "dut-omron": "dutomron",
+    "dut": "dutomron",
+    "omron": "dutomron",
+}
+
+
+def names() -> tuple[str, ...]:
+    files = Path(__file__).parent.glob("*.py")
+    return tuple(sorted(f.stem for f in files if not f.stem.startswith("_")))
+
+
+def names_with(labels: Kind) -> list[str]:
+    """The data sets that have such labels, and `folder:PATH`."""
+    named = [name for name in names() if name != "folder"]
+    having = [n for n in named if any(s.labels == labels for s in source(n).splits.values())]
+    return [*having, "folder:PATH"]
+
+
+def source(name: str) -> Source:
+    """The data set of this name; `folder:PATH` is a folder."""
+    stem = name.partition(":")[0]
+    if name in ("folder", "folder:"):
+        raise UsageError("give the folder, as folder:PATH")
+    if stem not in names() or (":" in name and stem != "folder"):
+        near = did_you_mean(ALSO.get(name.lower(), name.lower()), names())
+        raise UsageError(f"no data set {name!r}.{near} Known: {', '.join(names())}")
+    found: Source = import_module(f"skipbench.datasets.{stem}").SOURCE
+    return found
+
+
+@dataclass(frozen=True)
+class Location:
+    folder: Path | None  # None: not found
+    roots: tuple[Path, ...]  # that were searched
+
+
+def data_roots(given: str | Path | None = None) -> tuple[Path, ...]:
+    """`--data-root`, else SKIPBENCH_DATA (several, separated as in PATH), else the defaults."""
+    if given is not None:
+        return (user_path(given),)
+    if listed := os.environ.get("SKIPBENCH_DATA"):
+        return tuple(user_path(part) for part in listed.split(os.pathsep) if part)
+    return Path("data"), Path.home() / "datasets"
+
+
+def locate(name: str, root: str | Path | None = None) -> Location:
+    """Its folder: below a data root under one of its common names, or the data root itself."""
+    kind = source(name)
+    if not kind.on_disk:
+        return Location(Path(), ())
+    if name.startswith("folder:"):
+        roots: tuple[Path, ...] = (user_path(name.removeprefix("folder:")),)
+    else:
+        roots = data_roots(root)
+    for folder in [r / place for r in roots for place in (*kind.places, ".")]:
+        with suppress(OSError):  # no permission, or not a valid file name
+            if folder.is_dir() and kind.is_at(folder):
+                return Location(folder, roots)
+    return Location(None, roots)
+
+
+def find_folder(name: str, root: str | Path | None = None) -> Path:
+    """Its folder; if not found, an error that shows the expected layout."""
+    kind, found = source(name), locate(name, root)
+    if found.folder is not None:
+        return found.folder
+    if name.startswith("folder:"):
+        what = "has no images/ folder" if is_folder(found.roots[0]) else "is not a folder"
+        raise DataError(f"{found.roots[0]} {what}. Expected layout:\n{kind.tree}")
+    near = [r / p for r in found.roots for p in kind.places if is_folder(r / p)]
+    almost = f"\n{near[0]} exists, but has another layout." if near else ""
+    fetch = f", or download it: skipbench data download {name}" if kind.archives else ""
+    below = f"/{{{', '.join(kind.places)}}} and itself"
+    searched = (f"  {r}{below if is_folder(r) else ' (no such folder)'}\n" for r in found.roots)
+    raise DataError(
+        f"{kind.title} ({name}) was not found. Looked in\n"
+        + "".join(searched).rstrip("\n")
+        + f"{almost}\nExpected layout:\n{kind.tree}\n"
+        f"Set its location with --data-root DIR or SKIPBENCH_DATA{fetch}."
+    )
+
+
+def find_split(name: str, splits: Iterable[str], asked: str | None) -> str:
+    known = list(splits)
+    if asked is None:
+        return "val" if "val" in known else known[0]
+    if asked not in known:
+        near = did_you_mean({"validation": "val", "training": "train"}.get(asked, asked), known)
+        raise UsageError(f"{name} has no split {asked!r}.{near} Known: {', '.join(known)}")
+    return asked
+
+
+def open_dataset(
+    name: str,
+    split: str | None = None,
+    *,
+    root: str | Path | None = None,
+    limit: int | None = None,
+    train_images: int | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    classes: int | None = None,
+    skip_bad: int = 0,
+) -> Dataset:
+    """One split of a data set (default: val, or the only one).
+
+    limit         use at most the first N images; missing ones are no error then
+    sample        use at most N images drawn at random; missing ones are no error then
+    train_images  a random subset of N images that is the whole split for a protocol
+    seed          of random subsets, which are the same on every machine; of two, the smaller is
+                  part of the larger
+    classes       which set of classes, where there are several (COCO-Stuff: 171 or 27)
+    skip_bad      leave out up to N images or masks that cannot be decoded (all are tried)
+    """
+    kind = source(name)
+    kind.check_classes(classes)
+    given = {"--limit": limit, "--sample": sample, "--train-images": train_images}
+    for option, number in given.items():
+        if number is not None and number < 1:
+            raise UsageError(f"{option} {number}: expected an integer of at least 1")
+    if limit is not None and sample is not None:
+        raise UsageError(f"--sample {sample}: not together with --limit {limit}")
+    folder = find_folder(name, root)
+    splits = kind.splits_at(folder)
+    split = find_split(name, splits, split)
+    labels = kind.labels(folder, classes)
+    listing = kind.listing(folder, split, labels)
+    _check_count(name, split, splits[split], listing, folder, whole=limit is sample is None)
+    official = splits[split].images
+    dataset = Dataset(
+        name=f"folder:{folder.resolve().name}" if name.startswith("folder:") else name,
+        split=split,
+        folder=folder if kind.on_disk else None,
+        items=Items(listing.names, listing.make),
+        labels=labels if splits[split].labels == "masks" else None,
+        kind=splits[split].labels,
+        official=official,
+        partial=bool(listing.absent) or official not in (None, len(listing)),
+    )
+    for most in (train_images, sample):
+        if most is not None and most >= len(dataset):
+            log.info("%s %s has %d images; using all of them", name, split, len(dataset))
+    if train_images is not None:
+        dataset = dataset.sampled(train_images, seed)
+    part = _part(dataset, limit, sample, seed)
+    if train_images is not None and part.chosen:
+        flag, counts = "--limit" if limit else "--sample", (len(part), len(dataset))
+        log.info("%s applies to training images, too: %d of %d are used", flag, *counts)
+    _check_labels(part, listing)
+    return without_bad(part, skip_bad) if skip_bad else part
+
+
+def _part(dataset: Dataset, limit: int | None, sample: int | None, seed: int) -> Dataset:
+    if limit is not None and limit < len(dataset):
+        return dataset.only(dataset.names[:limit], partial=True, chosen="first")
+    if sample is not None:
+        return dataset.sampled(sample, seed, partial=True, chosen="random")
+    return dataset
+
+
+def _check_count(
+    name: str, split: str, part: Split, listing: Listing, folder: Path, *, whole: bool
+) -> None:
+    """whole: neither `--limit` nor `--sample` was given."""
+    found = len(listing.names)
+    if found == 0:
+        raise DataError(f"{name} {split}: {listing.why_empty} ({folder})")
+    if part.images is None and not listing.absent:
+        return
+    wanted = part.images or found + len(listing.absent)
+    if whole and found < wanted:
+        first = f" Missing: {some_of(listing.absent, 3)}." if listing.absent else ""
+        raise DataError(
+            f"{name} {split}: only {found:,} of {wanted:,} images were found ({folder}).{first}\n"
+            f"Download the rest, or use what was found with --limit {found}: the result is then "
+            "marked as partial."
+        )
+    if found != wanted:
+        log.warning(f"{name} {split}: {found:,} of {wanted:,} images; marked as partial")
+
+
+def _check_labels(dataset: Dataset, listing: Listing) -> None:
+    """Every image that is used has its mask (or XML): checked now, not after an hour."""
+    lacking = [n for n in dataset.names if n in listing.without_label]
+    if lacking:
+        item = listing.make(lacking[0])
+        what = "mask" if dataset.kind == "masks" else "annotation"
+        where = f" ({item.mask_path})" if item.mask_path else ""
+        fetch = f"skipbench data download {dataset.name} --split {dataset.split}"
+        advice = f"\nDownload what is missing: {fetch}" if source(dataset.name).archives else ""
+        raise DataError(
+            f"{dataset.name} {dataset.split}: {len(lacking):,} images have no {what}; "
+            f"the first: {item.path}{where}{advice}"
+        )
+
+
+def without_bad(dataset: Dataset, most: int) -> Dataset:
+    """Without the images that cannot be decoded, or whose mask cannot; at most `most` of them."""
+    kept = [item.name for item in decodable(dataset, most, f"{dataset.name} {dataset.split}")]
+    bad = tuple(sorted(set(dataset.names) - set(kept)))
+    return dataset.only(kept, bad=bad, partial=dataset.partial or bool(bad))
+
+
+def decodable(items: Sequence[AnItem], most: int, what: str) -> list[AnItem]:
+    """The items that can be decoded. The others are logged; more than `most` are an error.
+
+    An item whose mask is missing, of another size or has unknown labels is never left out: that is
+    a fault of the data set as a whole, not of one file.
+    """
+    checked = list(zip(items, in_parallel(_problem, items, "decoding images"), strict=True))
+    problems = [problem for _, problem in checked if problem]
+    if len(problems) > most:
+        raise DataError(
+            f"{what}: {len(problems)} images cannot be decoded, --skip-bad allows {most}.\n"
+            f"The first: {problems[0]}"
+        )
+    for problem in problems:
+        log.warning("left out: %s", problem)
+    return [item for item, problem in checked if not problem]
+
+
+def _problem(item: ImageItem) -> str | None:
+    mask = item.mask_path if isinstance(item, Item) else None
+    try:
+        item.read()
+        if mask is not None and mask.exists():
+            read_mask(mask)
+    except DataError as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def without_empty(dataset: Dataset, hard: bool = True) -> Dataset:
+    """Without the images that have no box. hard: difficult and truncated boxes count too."""
+    kept: list[str] = []
+    empty: list[str] = []
+    for item in dataset:
+        boxes = item.read_boxes() if item.read_boxes else item.boxes()
+        some = len(boxes.xyxy if hard else boxes.without_hard().xyxy)
+        (kept if some else empty).append(item.name)
+    if empty:
+        log.info("%d images without a box are left out", len(empty))
+    return dataset.only(kept, empty=tuple(empty))

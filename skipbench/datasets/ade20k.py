@@ -1,8 +1,9 @@
 """ADE20K scene parsing (SceneParse150): 150 classes; the value 0 (everything else) is ignored."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from skipbench.datasets.common.files import colour, fact_lines, pairs
+from skipbench.datasets.common.layouts import fact_labels, fact_rows, pairs
 from skipbench.datasets.common.types import Labels, Listing, Source, Split
 from skipbench.records import Archive
 
@@ -40,13 +41,7 @@ class Ade20k(Source):
         return any((folder / "images" / part).is_dir() for part in self._folders.values())
 
     def labels(self, folder: Path, classes: int | None = None) -> Labels:
-        rows = [line.split("\t") for line in fact_lines("ade20k.tsv")]
-        return Labels(
-            classes=tuple(name for _, name, _ in rows),
-            colours=tuple(colour(shade) for *_, shade in rows),
-            table={int(value): number for number, (value, *_) in enumerate(rows)},
-            ignored=frozenset({0}),
-        )
+        return replace(fact_labels(fact_rows("ade20k.tsv")), ignored=frozenset({0}))
 
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
         images = folder / "images" / self._folders[split]

@@ -3,16 +3,17 @@
 Boxes around crowds are left out and corners rounded to whole pixels, as in the published code.
 """
 
+from functools import partial
 from pathlib import Path
 
-from skipbench.datasets.common.coco_annotations import (
-    ANNOTATIONS_2014,
+from skipbench.datasets.coco import (
     COCO_LICENCE,
     COCO_PLACES,
-    BoxIndex,
+    annotation_archive,
     image_archive,
 )
-from skipbench.datasets.common.files import fact_lines, first_folder, stems, there
+from skipbench.datasets.common.coco_annotations import BoxIndex
+from skipbench.datasets.common.layouts import fact_lines, first_folder, split_found, stems
 from skipbench.datasets.common.types import Item, Labels, Listing, Source, Split
 
 
@@ -26,7 +27,18 @@ class Coco20k(Source):
         "    annotations/             instances_train2014.json"
     )
     splits = {"train": Split(19_817, "boxes")}
-    archives = (image_archive("train2014"), ANNOTATIONS_2014)
+    archives = (
+        image_archive(
+            "train2014",
+            13_510_573_713,
+            "ede4087e640bddba550e090eae701092534b554b42b05ac33f0300b984b31775",
+        ),
+        annotation_archive(
+            2014,
+            252_872_794,
+            "031296bbc80c45a1d1f76bf9a90ead27e94e99ec629208449507a4917a3bf009",
+        ),
+    )
 
     def is_at(self, folder: Path) -> bool:
         return self._images(folder).is_dir()
@@ -38,11 +50,11 @@ class Coco20k(Source):
 
         def make(name: str) -> Item:
             file = f"{name}.jpg"
-            return Item(name, images / file, read_boxes=index.reader(file))
+            return Item(name, images / file, read_boxes=partial(index.boxes, file))
 
         if not json.exists():
             return Listing([], make, why_empty=f"its boxes are missing: {json}")
-        names, absent = there(official_names(), stems(images, ".jpg"))
+        names, absent = split_found(official_names(), stems(images, ".jpg"))
         return Listing(names, make, absent)
 
     def _images(self, folder: Path) -> Path:

@@ -3,11 +3,10 @@
 The PNG files of `stuffthingmaps` contain 0 to 181 with eleven gaps, 255 = unlabelled.
 """
 
-from functools import cache
 from pathlib import Path
 
-from skipbench.datasets.common.coco_annotations import COCO_LICENCE, COCO_PLACES, image_archive
-from skipbench.datasets.common.files import colour, fact_lines, first_folder, pairs, palette
+from skipbench.datasets.coco import COCO_LICENCE, COCO_PLACES, TRAIN_2017, VAL_2017
+from skipbench.datasets.common.layouts import fact_labels, fact_rows, first_folder, pairs, palette
 from skipbench.datasets.common.types import Labels, Listing, Source, Split
 from skipbench.records import Archive
 
@@ -27,8 +26,8 @@ class CocoStuff(Source):
     splits = {"train": Split(118_287, "masks"), "val": Split(5_000, "masks")}
     class_sets = (171, 27)
     archives = (
-        image_archive("train2017"),
-        image_archive("val2017"),
+        TRAIN_2017,
+        VAL_2017,
         Archive(
             "http://calvin.inf.ed.ac.uk/wp-content/uploads/data/cocostuffdataset/"
             "stuffthingmaps_trainval2017.zip",
@@ -43,7 +42,15 @@ class CocoStuff(Source):
         return any(self._masks(folder, split).is_dir() for split in self.splits)
 
     def labels(self, folder: Path, classes: int | None = None) -> Labels:
-        return coarse_labels() if classes == 27 else fine_labels()
+        rows = fact_rows("cocostuff.tsv")
+        if classes != 27:
+            fine = [row for row in rows if row[3] != "-"]
+            return fact_labels((value, name, colour) for value, name, _, colour in fine)
+        return Labels(
+            classes=COARSE,
+            colours=palette(len(COARSE) + 1)[1:],
+            table={int(value): COARSE.index(coarse) for value, _, coarse, _ in rows},
+        )
 
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
         images = first_folder(folder, f"{split}2017", f"images/{split}2017")
@@ -60,44 +67,17 @@ class CocoStuff(Source):
         )
 
 
-@cache
-def _rows() -> list[list[str]]:
-    return [line.split("\t") for line in fact_lines("cocostuff.tsv")]
-
-
-def fine_labels() -> Labels:
-    rows = [row for row in _rows() if row[3] != "-"]
-    return Labels(
-        classes=tuple(name for _, name, _, _ in rows),
-        colours=tuple(colour(shade) for *_, shade in rows),
-        table={int(value): number for number, (value, *_) in enumerate(rows)},
-    )
-
-
-def coarse_labels() -> Labels:
-    names = COARSE
-    return Labels(
-        classes=names,
-        colours=palette(len(names) + 1)[1:],
-        table={int(value): names.index(coarse) for value, _, coarse, _ in _rows()},
-    )
-
-
-COARSE = tuple(
-    f"{name}-{kind}"
-    for kind, group in (
-        (
-            "things",
-            "electronic appliance food furniture indoor kitchen accessory animal outdoor person "
-            "sports vehicle",
-        ),
-        (
-            "stuff",
-            "ceiling floor food furniture rawmaterial textile wall window building ground plant "
-            "sky solid structural water",
-        ),
-    )
-    for name in group.split()
+THINGS = (
+    "electronic appliance food furniture indoor kitchen accessory animal outdoor person sports "
+    "vehicle"
+)
+STUFF = (
+    "ceiling floor food furniture rawmaterial textile wall window building ground plant sky solid "
+    "structural water"
+)
+COARSE = (
+    *(f"{name}-things" for name in THINGS.split()),
+    *(f"{name}-stuff" for name in STUFF.split()),
 )
 
 SOURCE = CocoStuff()

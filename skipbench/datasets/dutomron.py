@@ -1,6 +1,6 @@
 """DUT-OMRON: 5,168 images with masks of salient objects (Yang et al. 2013)."""
 
-from skipbench.datasets.common.saliency import Part, Saliency
+from skipbench.datasets.common.layouts import Part, Saliency
 
 SOURCE = Saliency(
     title="DUT-OMRON",

@@ -3,7 +3,7 @@
 Unsupervised methods are evaluated on DUTS-TE, the split `test`; DUTS-TR is `train`.
 """
 
-from skipbench.datasets.common.saliency import Part, Saliency
+from skipbench.datasets.common.layouts import Part, Saliency
 
 SOURCE = Saliency(
     title="DUTS",

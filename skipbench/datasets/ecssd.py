@@ -1,6 +1,6 @@
 """ECSSD: 1,000 images of complex scenes with a mask of the salient object (Shi et al. 2016)."""
 
-from skipbench.datasets.common.saliency import Part, Saliency
+from skipbench.datasets.common.layouts import Part, Saliency
 
 SOURCE = Saliency(
     title="ECSSD",

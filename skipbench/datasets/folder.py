@@ -24,13 +24,13 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from skipbench.datasets.common.coco_annotations import BoxIndex
-from skipbench.datasets.common.files import (
+from skipbench.datasets.common.layouts import (
     by_stem,
     colour,
     distinct_colours,
     read_list,
     read_text,
-    there,
+    split_found,
 )
 from skipbench.datasets.common.types import (
     Boxes,
@@ -86,7 +86,7 @@ class Folder(Source):
             wanted = [name for name in wanted if name.startswith(f"{split}/")]
         elif split != "all":
             wanted = [_stem(name) for name in read_list(folder / f"{split}.txt")]
-        listed, absent = there(wanted, files)
+        listed, absent = split_found(wanted, files)
         boxes = _box_reader(folder, split, files)
 
         def make(name: str) -> Item:
@@ -148,11 +148,11 @@ def read_classes(path: Path) -> Labels:
         raise DataError(f"{path}: no classes in it")
     if twice := [name for name, count in Counter(named.values()).items() if count > 1]:
         raise DataError(f"{path}: class {twice[0]!r} is listed twice")
-    shades = {value: given[value] for value in named if value in given}
-    others = iter(distinct_colours(len(named) - len(shades), tuple(shades.values())))
+    shades = [given[value] for value in named if value in given]
+    others = iter(distinct_colours(len(named) - len(shades), shades))
     return Labels(
         classes=tuple(named.values()),
-        colours=tuple(shades[value] if value in shades else next(others) for value in named),
+        colours=tuple(given[value] if value in given else next(others) for value in named),
         table={value: number for number, value in enumerate(named)},
         ignored=frozenset({IGNORED, *(values.keys() - named.keys())}),
         listed_in=path,
@@ -161,8 +161,7 @@ def read_classes(path: Path) -> Labels:
 
 def _columns(line: str, number: int) -> tuple[str, str, str]:
     """Value, name and colour; the colour may be empty."""
-    if "\t" not in line:
-        return str(number), line.strip(), ""
+    line = line if "\t" in line else f"{number}\t{line}"
     value, name, shade = (*line.split("\t", 2), "")[:3]
     return value.strip(), name.strip(), shade.strip()
 
@@ -179,8 +178,8 @@ def _parse_colour(text: str, place: str) -> Colour:
 
 
 def _is_new(value: int, name: str, values: Mapping[int, str]) -> bool:
-    most = IGNORED if name.strip().lower() == "ignore" else IGNORED - 1
-    return value <= most and value not in values
+    highest = IGNORED if name.lower() == "ignore" else IGNORED - 1
+    return value <= highest and value not in values
 
 
 def _jsons(folder: Path) -> list[Path]:
@@ -193,18 +192,18 @@ def _box_reader(
     """A function from an image's path below images/ to its boxes."""
     if (folder / "boxes.csv").exists():
         boxes = _matched(folder / "boxes.csv", files)
-        return lambda file: boxes.get(file) or _no_boxes()
+        return lambda file: boxes.get(file) or _boxes([])
     jsons = _jsons(folder)
+    if not jsons:
+        return None
     chosen = [p for p in jsons if p.stem.endswith(split)] if len(jsons) > 1 else jsons
-    if len(jsons) > 1 and len(chosen) != 1:
+    if len(chosen) != 1:
         raise UsageError(
             f"{folder}: which of {', '.join(p.name for p in jsons)} belongs to {split}? "
             f"Name it …{split}.json"
         )
-    if not chosen:
-        return None
-    index, times = BoxIndex(chosen[0]), Counter(file.rpartition("/")[2] for file in files.values())
-    return lambda file: index.boxes(file, by_name=times[file.rpartition("/")[2]] == 1)
+    index, counts = BoxIndex(chosen[0]), Counter(file.rpartition("/")[2] for file in files.values())
+    return lambda file: index.boxes(file, by_name=counts[file.rpartition("/")[2]] == 1)
 
 
 def _matched(table: Path, files: Mapping[str, str]) -> dict[str, Boxes]:
@@ -237,14 +236,13 @@ def read_boxes_csv(path: Path) -> dict[str, Boxes]:
         except (TypeError, ValueError) as error:
             raise DataError(f"{path}: line {line}: no usable box ({error})") from None
         rows.setdefault(row["image"], []).append((corners, row.get("class") or "object"))
-    return {
-        image: Boxes(
-            np.array([corners for corners, _ in boxes]),
-            tuple(name for _, name in boxes),
-            np.zeros(len(boxes), bool),
-        )
-        for image, boxes in rows.items()
-    }
+    return {image: _boxes(found) for image, found in rows.items()}
+
+
+def _boxes(rows: list[tuple[list[float], str]]) -> Boxes:
+    """Of corners and classes."""
+    corners = np.array([corners for corners, _ in rows], np.float64).reshape(-1, 4)
+    return Boxes(corners, tuple(name for _, name in rows), np.zeros(len(rows), bool))
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -260,10 +258,6 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             yield rows.line_num, row
     except csv.Error as error:
         raise DataError(f"{path}: line {rows.line_num}: unreadable CSV ({error})") from None
-
-
-def _no_boxes() -> Boxes:
-    return Boxes(np.zeros((0, 4)), (), np.zeros(0, bool))
 
 
 SOURCE = Folder()

@@ -1,7 +1,7 @@
 """PASCAL VOC2007."""
 
 from skipbench.datasets.common.types import Split
-from skipbench.datasets.common.voc_layout import Devkit
+from skipbench.datasets.voc import Devkit
 from skipbench.records import Archive
 
 SOURCE = Devkit(

@@ -13,8 +13,8 @@ import trees
 from PIL import Image, ImageDraw, ImageOps
 
 from skipbench.datasets import open_dataset
-from skipbench.datasets.common.coco_annotations import BoxIndex, build_box_index, elements
-from skipbench.datasets.common.coco_segments import SegmentIndex, unpacked
+from skipbench.datasets.coco import SegmentIndex, unpacked
+from skipbench.datasets.common.coco_annotations import BoxIndex, elements
 from skipbench.errors import DataError
 
 
@@ -152,7 +152,7 @@ def test_unknown_categories_and_missing_sizes(tmp_path):
     assert boxes.classes == ("?",) and boxes.drawn_on_hw is None
     content["annotations"][0] = {"id": 1, "image_id": 0, "segments_info": []}  # panoptic: no box
     (tmp_path / "x.json").write_text(json.dumps(content))
-    assert len(build_box_index(tmp_path / "x.json")["xywh"]) == 0
+    assert len(BoxIndex(tmp_path / "x.json").build()["xywh"]) == 0
 
 
 # -- outlines

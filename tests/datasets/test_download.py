@@ -21,7 +21,7 @@ import pytest
 from conftest import clean_environment
 
 from skipbench.datasets.download import download as download_patiently
-from skipbench.datasets.download.fetch import fetch as fetch_patiently
+from skipbench.datasets.download import fetch as fetch_patiently
 from skipbench.datasets.download.unpack import unpack
 from skipbench.engine.progress import megabytes
 from skipbench.errors import DataError, ResourceError, UsageError

@@ -14,7 +14,7 @@ from PIL import Image
 
 from skipbench import datasets
 from skipbench.datasets import open_dataset, source, without_empty
-from skipbench.datasets.common.files import palette
+from skipbench.datasets.common.layouts import palette
 from skipbench.datasets.voc import SOURCE as VOC2012
 from skipbench.datasets.voc import write_masks
 from skipbench.errors import DataError, UsageError

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from skipbench.datasets.common.synthetic import CLASSES, COLOURS, IGNORED, draw, size_of
+from skipbench.datasets.shapes import CLASSES, COLOURS, IGNORED, draw, size_of
 
 CELL = 8  # pixels on a side; features and labels are compared per cell
 CHANCE = 100 * 0.56 / 7  # mIoU of calling everything background
@@ -31,7 +31,7 @@ def test_the_order_of_drawing_does_not_matter():
 
 def test_another_process_draws_the_same():
     code = (
-        "import sys; from skipbench.datasets.common.synthetic import draw\n"
+        "import sys; from skipbench.datasets.shapes import draw\n"
         "for i in (5, 2): d = draw(0, 'val', i); sys.stdout.buffer.write(\n"
         "    d.image.tobytes() + d.mask.tobytes() + d.boxes_xyxy.tobytes() + d.labels.tobytes())"
     )

@@ -9,8 +9,8 @@ import re
 from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from collections.abc import Iterator
+from functools import cached_property
 from itertools import takewhile
 from math import isfinite
 from pathlib import Path
@@ -23,7 +23,6 @@ from skipbench.datasets.common.types import Boxes
 from skipbench.engine.progress import MB, Reach, megabytes
 from skipbench.errors import DataError, ResourceError
 from skipbench.files import cache_folder, ensure_writable, write_whole
-from skipbench.records import Archive
 
 log = logging.getLogger("skipbench")
 
@@ -35,63 +34,25 @@ DEEPEST = 1000  # nested lists opened in one block
 ARROW = 40  # column of the arrow in messages of yajl
 LAST_READ = 1 << 17  # bytes; ijson reads half as many at a time
 
-COCO_PLACES = ("coco", "COCO", "coco2017", "mscoco", "MSCOCO")
-COCO_LICENCE = "images under Flickr's terms of use; annotations CC BY 4.0 (cocodataset.org)"
-_COCO = "http://images.cocodataset.org"
-
-
-def image_archive(folder: str) -> Archive:
-    """train2017 and so on: JPEG in a zip, as large as when unpacked."""
-    size, sha256 = {
-        "train2017": (
-            19_336_861_798,
-            "69a8bb58ea5f8f99d24875f21416de2e9ded3178e903f1f7603e283b9e06d929",
-        ),
-        "val2017": (
-            815_585_330,
-            "4f7e2ccb2866ec5041993c9cf2a952bbed69647b115d0f74da7ce8f4bef82f05",
-        ),
-        "train2014": (
-            13_510_573_713,
-            "ede4087e640bddba550e090eae701092534b554b42b05ac33f0300b984b31775",
-        ),
-    }[folder]
-    return Archive(
-        f"{_COCO}/zips/{folder}.zip", f"sha256:{sha256}", size, size, "coco", (folder[:-4],)
-    )
-
-
-ANNOTATIONS_2017 = Archive(
-    f"{_COCO}/annotations/annotations_trainval2017.zip",
-    "sha256:113a836d90195ee1f884e704da6304dfaaecff1f023f49b6ca93c4aaae470268",
-    bytes=252_907_541,
-    unpacked_bytes=820_000_000,
-    into="coco",
-)
-ANNOTATIONS_2014 = Archive(
-    f"{_COCO}/annotations/annotations_trainval2014.zip",
-    "sha256:031296bbc80c45a1d1f76bf9a90ead27e94e99ec629208449507a4917a3bf009",
-    bytes=252_872_794,
-    unpacked_bytes=820_000_000,
-    into="coco",
-)
-
-
-# -- the index of a file
-
 
 class AnnotationIndex(ABC):
-    """What a COCO file says about each image; read, or loaded from the cache, at the first use."""
+    """What a COCO file says about each image; read, or loaded from the cache, at the first use.
+
+    Every index has `files` and `size_hw` by image, and `starts`: the annotations of image i are
+    those from starts[i] to starts[i + 1].
+    """
 
     version: ClassVar[str]  # raise it whenever `build` puts something else into the index
+    builder: ClassVar[type["IndexBuilder"]]
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = Lock()  # several threads may ask first
 
-    @abstractmethod
     def build(self) -> Index:
-        """With `files`: the images, in the order of its rows."""
+        builder = self.builder(self.path)
+        builder.read()
+        return builder.packed()
 
     def find(self, file: str, by_name: bool = True) -> tuple[Index, int]:
         """The index, and the row of an image in it.
@@ -99,54 +60,48 @@ class AnnotationIndex(ABC):
         file: its path as in the JSON; by_name: its name alone will do, where that is unique.
         """
         with self._lock:
-            index, rows = self._index, self._rows
+            if isinstance(self._opened, DataError):
+                raise self._opened
+            index, rows = self._opened
         row = rows.get(file, rows.get(file.rpartition("/")[2], -1) if by_name else -1)
         if row < 0:
             raise DataError(f"{self.path}: no entry for image {file}")
         return index, row
 
     @cached_property
-    def _opened(self) -> Index | DataError:
+    def _opened(self) -> tuple[Index, dict[str, int]] | DataError:
+        """The index and the row of each image, by path and by unique name."""
         try:
-            return open_index(self.path, self.build, self.version)
+            index = self._load_or_build()
         except DataError as error:
-            return error  # kept: a large file is not read again for each of its images
+            return error  # cached: a large file is not read again for each of its images
+        files = index["files"].tolist()
+        names = [file.rpartition("/")[2] for file in files]
+        counts = Counter(names)
+        unique = {name: row for row, name in enumerate(names) if counts[name] == 1}
+        return index, unique | {file: row for row, file in enumerate(files)}
 
-    @property
-    def _index(self) -> Index:
-        if isinstance(self._opened, DataError):
-            raise self._opened
-        return self._opened
-
-    @cached_property
-    def _rows(self) -> dict[str, int]:
-        files = self._index["files"].tolist()
-        bare = [file.rpartition("/")[2] for file in files]
-        times = Counter(bare)
-        unique = {name: row for row, name in enumerate(bare) if times[name] == 1}
-        return unique | {file: row for row, file in enumerate(files)}
-
-
-def open_index(path: Path, build: Callable[[], Index], version: str) -> Index:
-    """From the cache, if it belongs to this very file and version; else built and cached."""
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    about = f"{version} {path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
-    key = hashlib.sha256(about.encode()).hexdigest()[:24]
-    cached = cache_folder() / "indexes" / f"{key}.npz"
-    if stored := _load(cached):
-        return stored
-    index = build()
-    try:
-        ensure_writable(cached.parent)
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **index)
-        write_whole(cached, buffer.getvalue())
-    except ResourceError as error:
-        log.warning("the index of %s is not cached: %s", path.name, str(error).splitlines()[0])
-    return index
+    def _load_or_build(self) -> Index:
+        """From the cache, if it belongs to this very file and version; else built and cached."""
+        try:
+            stat = self.path.stat()
+        except OSError as error:
+            raise DataError(f"cannot read {self.path}: {error.strerror}") from None
+        about = f"{self.version} {self.path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+        key = hashlib.sha256(about.encode()).hexdigest()[:24]
+        cached = cache_folder() / "indexes" / f"{key}.npz"
+        if stored := _load(cached):
+            return stored
+        index = self.build()
+        try:
+            ensure_writable(cached.parent)
+            buffer = io.BytesIO()
+            np.savez(buffer, allow_pickle=False, **index)
+            write_whole(cached, buffer.getvalue())
+        except ResourceError as error:
+            reason = str(error).splitlines()[0]
+            log.warning("the index of %s is not cached: %s", self.path.name, reason)
+        return index
 
 
 def _load(path: Path) -> Index | None:
@@ -159,11 +114,8 @@ def _load(path: Path) -> Index | None:
         return None
 
 
-# -- reading
-
-
 class IndexBuilder(ABC):
-    """Collects one list of the file after another in arrays of plain numbers, images first."""
+    """Reads one list of the file after another into arrays of plain numbers, images first."""
 
     lists: ClassVar[tuple[str, ...]]  # the lists to read, by their keys
 
@@ -173,10 +125,20 @@ class IndexBuilder(ABC):
         self.known: set[str] = set()
         self.sizes = array("q")  # height and width in turn
         self.row_of: dict[int, int] = {}
+        # of each annotation: the row of its image, and whether it is around a crowd
+        self.rows, self.crowds = array("q"), array("b")
 
     @abstractmethod
     def add(self, key: str, element: dict[str, Any]) -> None:
         """One element of the list with this key."""
+
+    def packed(self) -> Index:
+        counts = np.bincount(np.array(self.rows, np.int64), minlength=len(self.files))
+        return {
+            "files": np.array(self.files),
+            "size_hw": np.array(self.sizes, np.int32).reshape(-1, 2),
+            "starts": np.concatenate([[0], np.cumsum(counts)]),
+        }
 
     def add_image(self, element: dict[str, Any]) -> None:
         if element["id"] in self.row_of or element["file_name"] in self.known:
@@ -207,11 +169,10 @@ class IndexBuilder(ABC):
 
 
 def elements(path: Path, key: str, reach: Reach = lambda done: None) -> Iterator[Any]:
-    """The elements of one list at the top of a JSON object. Only a little of the file is in memory
-    at a time.
+    """The elements of one list at the top of a JSON object, with little of the file in memory.
 
-    Each list is one pass over the file: building the elements in C, without its other lists, is
-    faster than to pick all lists out of one stream of events in Python. Images, which are few and
+    Each list is one pass over the file: building the elements in C, without the other lists, is
+    faster than picking all lists out of one stream of events in Python. Images, which are few and
     come first, are taken from such a stream, so their pass ends with their list.
     """
     import ijson  # type: ignore[import-untyped]
@@ -249,7 +210,7 @@ class _NotTooDeep:
 
 
 def _json_problem(file: IO[bytes], error: Exception) -> str:
-    """yajl says what is wrong and quotes the text around it; the line is where that text is."""
+    """yajl reports the problem and quotes the text around it, by which the line is found."""
     message = error.args[0]
     message = message if isinstance(message, bytes) else str(message).encode()
     what, quoted, *_ = [*message.splitlines(), b""]
@@ -270,47 +231,13 @@ def _line(text: bytes) -> int:
     return text.count(b"\n") + 1
 
 
-# -- boxes
-
-
-class BoxIndex(AnnotationIndex):
-    version = "2"
-
-    def __init__(self, path: Path, round_corners: bool = False) -> None:
-        super().__init__(path)
-        self.round_corners = round_corners
-
-    def build(self) -> Index:
-        return build_box_index(self.path)
-
-    def reader(self, file: str) -> Callable[[], Boxes]:
-        return partial(self.boxes, file)
-
-    def boxes(self, file: str, by_name: bool = True) -> Boxes:
-        index, row = self.find(file, by_name)
-        mine = slice(index["starts"][row], index["starts"][row + 1])
-        kept = ~index["crowd"][mine]
-        x, y, width, height = index["xywh"][mine][kept].T
-        corners = np.stack([x, y, x + width, y + height], axis=1)
-        names = index["categories"]
-        height_, width_ = index["size_hw"][row].tolist()
-        return Boxes(
-            xyxy=np.rint(corners) if self.round_corners else corners,
-            classes=tuple(str(names[c]) for c in index["category"][mine][kept]),
-            hard=np.zeros(len(corners), bool),
-            crowds=int((~kept).sum()),
-            drawn_on_hw=(height_, width_) if height_ and width_ else None,
-        )
-
-
 class _BoxIndexBuilder(IndexBuilder):
     lists = ("images", "categories", "annotations")
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.names: dict[int, str] = {}
-        self.rows, self.categories = array("q"), array("q")
-        self.xywh, self.crowds = array("d"), array("b")
+        self.xywh, self.categories = array("d"), array("q")
 
     def add(self, key: str, element: dict[str, Any]) -> None:
         if key == "images":
@@ -332,15 +259,11 @@ class _BoxIndexBuilder(IndexBuilder):
         self.crowds.append({0: 0, 1: 1}[element.get("iscrowd", 0)])
 
     def packed(self) -> Index:
-        rows = np.array(self.rows, np.int64)
-        order = np.argsort(rows, kind="stable")
-        known = {category: number for number, category in enumerate(sorted(self.names))}
+        """With xywh, category and crowd of each box; category: a row of `categories`."""
+        order = np.argsort(np.array(self.rows, np.int64), kind="stable")
+        known = {category: row for row, category in enumerate(sorted(self.names))}
         numbers = [known.get(category, len(known)) for category in self.categories]
-        counts = np.bincount(rows, minlength=len(self.files))
-        return {
-            "files": np.array(self.files),
-            "size_hw": np.array(self.sizes, np.int32).reshape(-1, 2),
-            "starts": np.concatenate([[0], np.cumsum(counts)]),
+        return super().packed() | {
             "xywh": np.array(self.xywh, np.float64).reshape(-1, 4)[order],
             "category": np.array(numbers, np.int32)[order],
             "crowd": np.array(self.crowds, bool)[order],
@@ -348,8 +271,26 @@ class _BoxIndexBuilder(IndexBuilder):
         }
 
 
-def build_box_index(path: Path) -> Index:
-    """files, size_hw: by image; xywh, category, crowd: by box, those of image i from starts[i]."""
-    builder = _BoxIndexBuilder(path)
-    builder.read()
-    return builder.packed()
+class BoxIndex(AnnotationIndex):
+    version = "2"
+    builder = _BoxIndexBuilder
+
+    def __init__(self, path: Path, round_corners: bool = False) -> None:
+        super().__init__(path)
+        self.round_corners = round_corners
+
+    def boxes(self, file: str, by_name: bool = True) -> Boxes:
+        index, row = self.find(file, by_name)
+        span = slice(index["starts"][row], index["starts"][row + 1])
+        kept = ~index["crowd"][span]
+        x, y, width, height = index["xywh"][span][kept].T
+        corners = np.stack([x, y, x + width, y + height], axis=1)
+        names = index["categories"]
+        image_height, image_width = index["size_hw"][row].tolist()
+        return Boxes(
+            xyxy=np.rint(corners) if self.round_corners else corners,
+            classes=tuple(str(names[c]) for c in index["category"][span][kept]),
+            hard=np.zeros(len(corners), bool),
+            crowds=int((~kept).sum()),
+            drawn_on_hw=(image_height, image_width) if image_height and image_width else None,
+        )

@@ -8,12 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from skipbench.errors import DataError, UsageError
-from skipbench.images import IGNORED, ImageItem, drawn, read_header, read_mask, turn_boxes
+from skipbench.images import (
+    IGNORED,
+    ImageItem,
+    random_subset,
+    read_header,
+    read_mask,
+    shown_hw,
+    turn_boxes,
+)
 from skipbench.records import Archive, Chosen, DatasetFacts
 
 Colour = tuple[int, int, int]
@@ -51,29 +59,26 @@ class Labels:
 
     def decode(self, stored: np.ndarray, path: Path) -> np.ndarray:
         """HW integers as stored → HW uint8 classes, 255 = ignored."""
-        low, high = int(stored.min()), int(stored.max())
-        if not (low < 0 or high > 255):
+        if stored.min() >= 0 and stored.max() <= 255:
             classes = np.take(self._lookup, stored)
             if not (classes == UNKNOWN).any():
                 return classes
-        strange = [v for v in np.unique(stored).tolist() if not self._knows(v)]
-        count = int((stored == strange[0]).sum())
-        advice = self.advice(strange[0])
+        values, counts = (each.tolist() for each in np.unique(stored, return_counts=True))
+        known = [0 <= v <= 255 and self._lookup[v] != UNKNOWN for v in values]
+        first = known.index(False)
+        advice = self.advice(values[first])
         raise UnknownLabelError(
-            f"{path}: {count:,} pixels have the value {strange[0]}, "
+            f"{path}: {counts[first]:,} pixels have the value {values[first]}, "
             f"which is neither one of the {len(self.classes)} classes nor ignored."
             + (f"\nTo {advice}." if advice else ""),
-            strange,
+            [value for value, is_known in zip(values, known, strict=True) if not is_known],
         )
 
     def advice(self, value: int) -> str:
-        """The line that would settle it, where the user has a file of classes."""
+        """How to ignore this value, where the user has a file of classes."""
         if self.listed_in is None or value > IGNORED:
             return ""
         return f"ignore it, add the line {value}<TAB>ignore to {self.listed_in}"
-
-    def _knows(self, value: int) -> bool:
-        return 0 <= value <= 255 and self._lookup[value] != UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -119,8 +124,8 @@ class Item(ImageItem):
         if orientation == 1 or boxes.drawn_on_hw not in (None, stored_hw):
             return boxes  # nothing to rotate, or annotated on the image as shown
         turned = turn_boxes(boxes.xyxy, stored_hw, orientation)
-        shown_hw = stored_hw[::-1] if orientation >= 5 else stored_hw
-        return replace(boxes, xyxy=turned, drawn_on_hw=boxes.drawn_on_hw and shown_hw)
+        size_hw = boxes.drawn_on_hw and shown_hw(stored_hw, orientation)
+        return replace(boxes, xyxy=turned, drawn_on_hw=size_hw)
 
     @property
     def has_segments(self) -> bool:
@@ -178,8 +183,10 @@ class Listing:
 
 
 class Items(Sequence[Item]):
+    """The images with these names, in this order; made on access."""
+
     def __init__(self, names: Sequence[str], make: Callable[[str], Item]) -> None:
-        self.names, self._make = names, make
+        self.names, self.make = names, make
 
     def __len__(self) -> int:
         return len(self.names)
@@ -190,14 +197,11 @@ class Items(Sequence[Item]):
     def __getitem__(self, index: slice) -> list[Item]: ...
     def __getitem__(self, index: int | slice) -> Item | list[Item]:
         if isinstance(index, slice):
-            return [self._make(name) for name in self.names[index]]
-        return self._make(self.names[index])
+            return [self.make(name) for name in self.names[index]]
+        return self.make(self.names[index])
 
     def __iter__(self) -> Iterator[Item]:
-        return map(self._make, self.names)
-
-    def only(self, names: Sequence[str]) -> "Items":
-        return Items(names, self._make)
+        return map(self.make, self.names)
 
 
 @dataclass(frozen=True)
@@ -235,12 +239,16 @@ class Dataset(Sequence[Item]):
     def classes(self) -> tuple[str, ...]:
         return self.labels.classes if self.labels else ()
 
-    def sampled(self, count: int, seed: int) -> "Dataset":
-        """A random subset: see `images.drawn`."""
+    def only(self, names: Sequence[str], **facts: Any) -> "Dataset":
+        """These images, with other facts about them."""
+        return replace(self, items=Items(names, self.items.make), **facts)
+
+    def sampled(self, count: int, seed: int, **facts: Any) -> "Dataset":
+        """A random subset: see `images.random_subset`."""
         if count >= len(self):
             return self
-        names = [self.names[place] for place in drawn(self.names, count, seed)]
-        return replace(self, items=self.items.only(names), sample=(count, seed))
+        names = [self.names[i] for i in random_subset(self.names, count, seed)]
+        return self.only(names, sample=(count, seed), **facts)
 
     def fingerprint(self) -> str:
         """Identifies the exact list of files and labels, whatever their folder.
@@ -294,7 +302,7 @@ class Source(ABC):
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing: ...
 
     def labels(self, folder: Path, classes: int | None = None) -> Labels | None:
-        """For data sets with masks; classes: which set of classes, where there are several."""
+        """For data sets with masks; classes: one of `class_sets`."""
         return None
 
     def splits_at(self, folder: Path) -> Mapping[str, Split]:

@@ -1,4 +1,4 @@
-"""Is a data set what it should be? Counts, pairs, sizes, labels, and whether files decode."""
+"""Check a data set on disk: counts, pairs, sizes, labels, and whether files decode."""
 
 import json
 import os
@@ -7,21 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from skipbench.datasets.common.locate import find_folder, find_split, source
-from skipbench.datasets.common.types import (
-    Item,
-    Kind,
-    Labels,
-    Listing,
-    Split,
-    UnknownLabelError,
-)
+from skipbench.datasets import find_folder, find_split, source
+from skipbench.datasets.common.types import Item, Kind, Labels, Listing, Split, UnknownLabelError
 from skipbench.engine.parallel import cores, in_parallel
 from skipbench.engine.progress import progress
 from skipbench.errors import DataError, ResourceError, count_of, some_of
@@ -40,8 +33,8 @@ class SplitReport:
     looked_into: int  # decoded
     damaged: tuple[str, ...]  # what is wrong, file by file
     missing: tuple[str, ...]  # images of the split or of its list
-    causes: tuple[str, ...]  # the same, each cause once, with how to settle it
-    notes: tuple[str, ...]  # unusual, but no fault
+    causes: tuple[str, ...]  # the same, each cause once, with how to fix it
+    notes: tuple[str, ...] = ()  # unusual, but no fault
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -73,10 +66,10 @@ def verify(
     full: bool = False,
     processes_from: int = PROCESSES_FROM,
 ) -> Report:
-    """Check every split that is there, or the one named.
+    """Check every split that was found, or the one named.
 
-    full: decode every file, not a sample; processes_from: so many images are shared between
-    processes, fewer between threads.
+    full: decode every file, not a sample; processes_from: number of images from which the work is
+    shared between processes instead of threads.
     """
     kind = source(name)
     kind.check_classes(classes)
@@ -88,9 +81,8 @@ def verify(
         try:
             listing = kind.listing(folder, part, labels)
         except DataError as error:
-            reports.append(
-                SplitReport(part, 0, known[part].images, 0, (str(error),), (), (str(error),), ())
-            )
+            problem = (str(error),)
+            reports.append(SplitReport(part, 0, known[part].images, 0, problem, (), problem))
             continue
         begun = listing.names or listing.absent or listing.listed
         optional = not begun or known[part].extra
@@ -98,55 +90,45 @@ def verify(
             absent[part] = listing.missing
         else:
             where = SplitPlace(name, str(folder), part, classes, known[part].labels)
-            chosen = _chosen(listing, full)
-            checks = _check_images(where, listing, chosen, processes_from)
-            reports.append(_report(where, known[part], listing, labels, checks))
+            checks = _check_images(where, listing, _chosen(listing, full), processes_from)
+            reports.append(_report(part, known[part], listing, labels, checks))
     place = str(folder) if kind.on_disk else "drawn by the package"
     return Report(name, place, full, tuple(reports), absent)
 
 
 def _chosen(listing: Listing, full: bool) -> list[str]:
-    """Images to decode, evenly spread; those without a label are reported anyway."""
+    """Images to decode, evenly spaced; those without a label are reported anyway."""
     labelled = [n for n in listing.names if n not in listing.without_label]
     count = len(labelled) if full else min(SAMPLE, len(labelled))
     return [labelled[i * len(labelled) // count] for i in range(count)]
 
 
 def _report(
-    where: "SplitPlace",
+    name: str,
     split: Split,
     listing: Listing,
     labels: Labels | None,
     checks: "Sequence[ImageCheck]",
 ) -> SplitReport:
     found, official = len(listing), split.images
-    bare = sorted(listing.without_label)
+    unlabelled = [_without_label(listing.make(n)) for n in sorted(listing.without_label)]
+    if unlabelled and len(unlabelled) == found:
+        unlabelled = [f"none of its images has a label; {unlabelled[0]}"]
     damaged = {check.problem: check.cause for check in checks if check.problem}
-    if bare and len(bare) == found:
-        damaged[f"none of its images has a label; {_without_label(listing.make(bare[0]))}"] = (
-            "label"
-        )
-    else:
-        damaged |= {_without_label(listing.make(name)): "label" for name in bare}
+    damaged |= dict.fromkeys(unlabelled, "label")
     missing = {} if found else {listing.why_empty: "empty"}
     if official is not None and found != official:
         missing[f"{found:,} images; the official split has {official:,}"] = "count"
     missing |= {f"image is missing: {name}": "image" for name in listing.absent}
-    fine = [check for check in checks if not check.problem]
-    notes: Iterator[str] = iter(())
-    if split.labels == "masks" and labels:
-        notes = _mask_notes(fine, labels, all_seen=len(fine) == found)
-    elif split.labels == "boxes":
-        notes = _box_notes(fine)
-    causes = [*_unknown_labels(checks, labels), *_once_each({**damaged, **missing})]
+    causes = (*_unknown_labels(checks, labels), *_once_each(damaged | missing))
+    notes = tuple(_notes(split.labels, checks, labels, found))
     return SplitReport(
-        where.split, found, official, len(checks), tuple(damaged), tuple(missing), tuple(causes),
-        tuple(notes),
-    )  # fmt: skip
+        name, found, official, len(checks), tuple(damaged), tuple(missing), causes, notes
+    )
 
 
 def _unknown_labels(checks: "Sequence[ImageCheck]", labels: Labels | None) -> Iterator[str]:
-    for value in sorted(frozenset[int]().union(*(check.unknown for check in checks))):
+    for value in sorted(set[int]().union(*(check.unknown for check in checks))):
         masks = [check.problem for check in checks if value in check.unknown]
         first = str(masks[0]).partition(": ")[0]
         count = count_of(len(labels.classes) if labels else 0, "class", "classes")
@@ -161,8 +143,8 @@ def _once_each(causes: Mapping[str, str]) -> Iterator[str]:
     """causes: of each message; that of unknown labels is empty."""
     by_cause: dict[str, list[str]] = {}
     for message, cause in causes.items():
-        by_cause.setdefault(cause, []).append(message)
-    by_cause.pop("", None)
+        if cause:
+            by_cause.setdefault(cause, []).append(message)
     for first, *others in by_cause.values():
         yield first + (f" (the same in {len(others):,} more)" if others else "")
 
@@ -174,12 +156,12 @@ def _without_label(item: Item) -> str:
 
 @dataclass(frozen=True)
 class ImageCheck:
-    """What one image and its labels are like."""
+    """What was found in one image and its labels."""
 
     problem: str | None = None
     cause: str = ""  # the problem without file and numbers
-    unknown: tuple[int, ...] = ()  # values in its mask that are no classes
-    present: frozenset[int] = frozenset()  # classes in its mask
+    unknown: list[int] = field(default_factory=list)  # values in its mask that are no classes
+    present: list[int] = field(default_factory=list)  # classes in its mask
     boxes: int = 0
     crowds: int = 0
 
@@ -189,7 +171,7 @@ def check_image(item: Item, kind: Kind) -> ImageCheck:
     try:
         return _found_in(item, kind)
     except UnknownLabelError as error:
-        return ImageCheck(str(error).splitlines()[0], unknown=tuple(error.values))
+        return ImageCheck(str(error).splitlines()[0], unknown=list(error.values))
     except DataError as error:
         problem = str(error).splitlines()[0]  # without advice for another command
     except Exception as error:  # one odd file must not end a check of thousands
@@ -202,7 +184,7 @@ def _found_in(item: Item, kind: Kind) -> ImageCheck:
     height, width = item.read().shape[:2]
     if kind == "masks":
         counts = np.bincount(item.mask().ravel(), minlength=IGNORED + 1)
-        return ImageCheck(present=frozenset(np.flatnonzero(counts[:IGNORED]).tolist()))
+        return ImageCheck(present=np.flatnonzero(counts[:IGNORED]).tolist())
     if kind == "images" and item.read_boxes is None:
         return ImageCheck()
     boxes = item.boxes()
@@ -230,8 +212,8 @@ class SplitPlace:
 def _check_images(
     where: SplitPlace, listing: Listing, names: Sequence[str], processes_from: int
 ) -> list[ImageCheck]:
-    """In the order of the names. Many are shared between processes: threads decode in parallel,
-    but take turns at everything else."""
+    """In the order of the names. Many are shared between processes: threads decode in parallel, but
+    the GIL serialises everything else."""
     label = f"checking {where.split}"
     if len(names) < processes_from:
         return list(in_parallel(lambda n: check_image(listing.make(n), where.kind), names, label))
@@ -249,11 +231,7 @@ def _by_processes(where: SplitPlace, names: Sequence[str], label: str) -> Iterat
                 answer = workers[i % count].stdout.readline()  # type: ignore[union-attr]
                 if not answer:
                     raise ResourceError("a process that checks images died; see above")
-                check = json.loads(answer)
-                yield ImageCheck(
-                    **check
-                    | {"present": frozenset(check["present"]), "unknown": tuple(check["unknown"])}
-                )
+                yield ImageCheck(**json.loads(answer))
                 advance(1)
     finally:
         for worker in workers:
@@ -262,7 +240,7 @@ def _by_processes(where: SplitPlace, names: Sequence[str], label: str) -> Iterat
 
 
 def _start(where: SplitPlace, names: Sequence[str]) -> "subprocess.Popen[str]":
-    """A new Python process in a session of its own, so that Ctrl-C reaches only this one."""
+    """A new Python process in a session of its own, so that Ctrl-C reaches only the parent."""
     worker = subprocess.Popen(
         [sys.executable, "-m", "skipbench.datasets.common.verify"],
         stdin=subprocess.PIPE,
@@ -273,42 +251,41 @@ def _start(where: SplitPlace, names: Sequence[str]) -> "subprocess.Popen[str]":
         start_new_session=True,
     )
     assert worker.stdin
-    with suppress(BrokenPipeError), worker.stdin as asked:  # it died: reported with its answers
-        json.dump({"where": asdict(where), "names": list(names)}, asked)
+    with suppress(BrokenPipeError), worker.stdin as task:  # it died: reported with its answers
+        json.dump({"where": asdict(where), "names": list(names)}, task)
     return worker
 
 
 def _serve() -> None:
-    """The other end: reads where and which, writes one line for each."""
-    asked = json.loads(sys.stdin.buffer.read())
-    where = SplitPlace(**asked["where"])
+    """In the new process: reads the split and the names of images, writes a line for each."""
+    task = json.load(sys.stdin.buffer)
+    where = SplitPlace(**task["where"])
     kind, folder = source(where.dataset), Path(where.folder)
     listing = kind.listing(folder, where.split, kind.labels(folder, where.classes))
     try:
-        for name in asked["names"]:
+        for name in task["names"]:
             check = check_image(listing.make(name), where.kind)
-            sys.stdout.write(json.dumps(asdict(check) | {"present": sorted(check.present)}) + "\n")
-            sys.stdout.flush()
+            print(json.dumps(asdict(check)), flush=True)
     except BrokenPipeError:  # the reader is gone
         os._exit(0)
 
 
-def _mask_notes(checks: Sequence[ImageCheck], labels: Labels, all_seen: bool) -> Iterator[str]:
-    if not checks:
-        return
-    if ignored := sum(not check.present for check in checks):
-        yield f"masks with no labelled pixel, which are not scored: {ignored:,}"
-    seen = frozenset[int]().union(*(check.present for check in checks))
-    never = [name for i, name in enumerate(labels.classes) if i not in seen]
-    if never and all_seen:
-        yield f"no pixel of {some_of(never)}: left out of means"
-
-
-def _box_notes(checks: Sequence[ImageCheck]) -> Iterator[str]:
-    if crowds := sum(check.crowds for check in checks):
-        yield f"boxes around crowds, which are left out: {crowds:,}"
-    if empty := sum(check.boxes == 0 for check in checks):
-        yield f"images without a box, which object discovery leaves out: {empty:,}"
+def _notes(
+    kind: Kind, checks: Sequence[ImageCheck], labels: Labels | None, images: int
+) -> Iterator[str]:
+    checks = [check for check in checks if not check.problem]
+    if kind == "masks" and labels and checks:
+        if ignored := sum(not check.present for check in checks):
+            yield f"masks with no labelled pixel, which are not scored: {ignored:,}"
+        present = set[int]().union(*(check.present for check in checks))
+        never = [name for i, name in enumerate(labels.classes) if i not in present]
+        if never and len(checks) == images:
+            yield f"no pixel of {some_of(never)}: left out of means"
+    if kind == "boxes":
+        if crowds := sum(check.crowds for check in checks):
+            yield f"boxes around crowds, which are left out: {crowds:,}"
+        if empty := sum(check.boxes == 0 for check in checks):
+            yield f"images without a box, which object discovery leaves out: {empty:,}"
 
 
 if __name__ == "__main__":

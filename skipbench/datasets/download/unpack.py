@@ -13,6 +13,8 @@ import stat
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Generator
+from contextlib import closing
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO, Self
@@ -27,7 +29,7 @@ ENCRYPTED = 0x1  # bit of a zip member's flags
 
 
 class _Refused(Exception):  # noqa: N818
-    """A member that no data set contains; args: its name and what is wrong with it."""
+    """A member that is not unpacked; args: its name and what is wrong with it."""
 
 
 def unpack(archive: Path, into: Path) -> list[str]:
@@ -38,7 +40,14 @@ def unpack(archive: Path, into: Path) -> list[str]:
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
     try:
         folder.mkdir(parents=True)
-        unpacked = (_unzip if archive.suffix == ".zip" else _untar)(archive, folder)
+        members = _zip_members if archive.suffix == ".zip" else _tar_members
+        unpacked: dict[str, str] = {}
+        with closing(members(archive, into)) as found:  # also its progress line, before an error
+            for place, content in found:
+                if not _is_junk(place):
+                    _write(content, folder, place)
+                    if content:
+                        unpacked.setdefault(str(place.parent), str(place))
         _merge(folder, into)
         return list(unpacked.values())
     except _Refused as refused:
@@ -59,23 +68,25 @@ def scratch(into: Path, archive_name: str) -> Path:
     return into / f".{archive_name}.unpacking"
 
 
-def _unzip(archive: Path, folder: Path) -> dict[str, str]:
+# The place and content of each member; None: a folder
+Members = Generator[tuple[PurePosixPath, IO[bytes] | None], None, None]
+
+
+def _zip_members(archive: Path, into: Path) -> Members:
     with zipfile.ZipFile(archive) as opened:
         places = [(member, _zip_place(member)) for member in opened.infolist()]
         total = sum(member.file_size for member in opened.infolist())
-        ensure_space(total, folder.parent, f"the content of {archive.name}")
-        unpacked: dict[str, str] = {}
+        ensure_space(total, into, f"the content of {archive.name}")
         done = 0
         with megabytes(f"unpacking {archive.name}", total) as reach:
             for member, place in places:
                 if member.is_dir():
-                    _make_folder(folder, place)
+                    yield place, None
                 else:
-                    with opened.open(member) as source:
-                        _write(source, folder, place, unpacked)
+                    with opened.open(member) as content:
+                        yield place, content
                 done += member.file_size
                 reach(done)
-    return unpacked
 
 
 def _zip_place(member: zipfile.ZipInfo) -> PurePosixPath:
@@ -100,8 +111,7 @@ class _Member(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from None
 
 
-def _untar(archive: Path, folder: Path) -> dict[str, str]:
-    unpacked: dict[str, str] = {}
+def _tar_members(archive: Path, into: Path) -> Members:
     with (
         archive.open("rb") as raw,
         tarfile.open(fileobj=raw, mode="r:*", tarinfo=_Member) as opened,
@@ -109,18 +119,13 @@ def _untar(archive: Path, folder: Path) -> dict[str, str]:
     ):
         if archive.suffix == ".tar":  # in a compressed one, the sizes are known at its end only
             total = sum(member.size for member in opened.getmembers())
-            ensure_space(total, folder.parent, f"the content of {archive.name}")
+            ensure_space(total, into, f"the content of {archive.name}")
         for member in opened:
-            place = _tar_place(member, folder)
-            if member.isdir():
-                _make_folder(folder, place)
-            elif source := opened.extractfile(member):
-                _write(source, folder, place, unpacked)
+            yield _tar_place(member, into), opened.extractfile(member)
             reach(raw.tell())
         while opened.fileobj and opened.fileobj.read(CHUNK):
             pass  # a compressed archive has its checksum after the last member
         reach(raw.seek(0, os.SEEK_END))
-    return unpacked
 
 
 def _tar_place(member: tarfile.TarInfo, folder: Path) -> PurePosixPath:
@@ -143,27 +148,18 @@ def _place(name: str) -> PurePosixPath:
     return place
 
 
-def _make_folder(folder: Path, place: PurePosixPath) -> None:
-    if _is_junk(place):
-        return
+def _write(content: IO[bytes] | None, folder: Path, place: PurePosixPath) -> None:
+    """As a new file or folder, so that owner and mode in the archive have no effect."""
+    path = folder / place
     try:
-        (folder / place).mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise _Refused(str(place), "is both a file and a folder") from None
-
-
-def _write(source: IO[bytes], folder: Path, place: PurePosixPath, unpacked: dict[str, str]) -> None:
-    """Into a new file, so that owner and mode in the archive have no effect."""
-    if _is_junk(place):
-        return
-    _make_folder(folder, place.parent)
-    try:
-        file = (folder / place).open("wb")
-    except IsADirectoryError:
-        raise _Refused(str(place), "is both a file and a folder") from None
-    with file:
-        shutil.copyfileobj(source, file, CHUNK)
-    unpacked.setdefault(str(place.parent), str(place))
+        (path.parent if content else path).mkdir(parents=True, exist_ok=True)
+        file = path.open("wb") if content else None
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        name = str(Path(error.filename).relative_to(folder))
+        raise _Refused(name, "is both a file and a folder") from None
+    if content and file:
+        with file:
+            shutil.copyfileobj(content, file, CHUNK)
 
 
 def _is_junk(place: PurePosixPath) -> bool:
