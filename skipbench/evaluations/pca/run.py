@@ -6,7 +6,6 @@ first checkpoint's → pictures and measurements → sheets, curves, a record pe
 
 import hashlib
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -18,7 +17,6 @@ from skipbench.datasets import Dataset, Item
 from skipbench.engine.parallel import in_parallel
 from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
-from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate, Trial
 from skipbench.evaluations.pca import EVALUATION
 from skipbench.evaluations.pca import record as written
 from skipbench.evaluations.pca.model import Model
@@ -106,18 +104,6 @@ class PcaRun(Run):
             return []
         split = self.data.split
         return [Need(model.backbone, model.pictures, model.spec, source, split, lambda: None)]
-
-    def estimate(self, cells: Sequence[Cell]) -> Estimate:
-        """Of one checkpoint. Pictures are drawn again; stored features are reused."""
-        model = self.models[0]
-        few = range(min(TRIAL_IMAGES, len(model.pictures)))
-        trial = Trial(self, model.pictures[: len(few)], cells)  # type: ignore[arg-type]
-        model.features = trial.features
-        started = time.monotonic()
-        for image in few:
-            model.fitted(0, [image])
-        seconds = (time.monotonic() - started) / len(few) * len(self.data) * len(model.blocks)
-        return trial.estimate([model.pictures], seconds, 0, "components")  # type: ignore[list-item]
 
     def _log_remarks(self) -> None:
         if self.settings.store_dtype == "fp32":
