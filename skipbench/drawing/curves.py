@@ -47,7 +47,7 @@ Key = tuple[str, str]  # variant, label
 
 
 def line_styles(keys: Iterable[Key]) -> dict[Key, dict[str, Any]]:
-    """Colour by variant; curves of one colour differ in dashes and marker, 16 of them."""
+    """Colour by variant; 16 combinations of dashes and marker within a colour."""
     styles, counts = {}, Counter[str]()
     for variant, label in dict.fromkeys(keys):
         colour = COLOURS.get(variant, OTHER)
@@ -114,7 +114,7 @@ def _draw_panel(axes: "Axes", panel: Panel) -> None:
 
 
 def _draw_curve(axes: "Axes", curve: Curve, look: Mapping[str, Any]) -> None:
-    """Marks have a white rim, so that those on top of each other can be told apart."""
+    """Markers have a white edge, so that overlapping ones stay distinct."""
     xs, ys = zip(*curve.points, strict=True) if curve.points else ((), ())
     if any(curve.bands):
         lows, highs = zip(*(band or (nan, nan) for band in curve.bands), strict=True)

@@ -1,4 +1,4 @@
-"""matplotlib figures: one style for all, the same bytes each time, any name as text."""
+"""matplotlib figures in one style: reproducible bytes, names as plain text."""
 
 import io
 import logging
@@ -38,11 +38,11 @@ METADATA: dict[str, dict[str, None]] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """For drawing and saving, in place of the user's matplotlibrc, which may ask for LaTeX."""
+    """For drawing and saving, instead of the user's matplotlibrc, which may ask for LaTeX."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # else: "building the font cache"
     try:
         from matplotlib.style import context
-    except ValueError:  # a notebook's backend, handed down to an environment that lacks it
+    except ValueError:  # a notebook's backend, inherited by an environment that lacks it
         os.environ.pop("MPLBACKEND", None)
         from matplotlib.style import context
 
@@ -92,7 +92,7 @@ class Page:
         self.axes.text(x, self.y - 0.3 * size, "\n".join(lines), **look)
 
     def finish(self, width: int, dpi: float = 72) -> "Figure":
-        """As wide as this, as tall as what is on it; dpi decides only its size in print."""
+        """width: in pixels; the height is that of the content. dpi: only the size in print."""
         figure, height = self.figure, round(self.y)
         figure.set_dpi(dpi)
         figure.set_size_inches(width / dpi, height / dpi)
@@ -164,7 +164,7 @@ def _break(text: str, most: int) -> int:
 
 
 def ending(text: str, width: float, size: float) -> str:
-    """The end of a name that is too long: it tells one file from another."""
+    """A long name cut at the start: file names differ at the end."""
     text = printable(text)
     if text_width(text, size) <= width:
         return text

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from skipbench.drawing.contact_sheet import Row, contact_sheet, save_contact_sheet
 from skipbench.drawing.figure import ending, printable, rasterize, text_width, wrapped
+from skipbench.drawing.sheet import Row, contact_sheet, save_contact_sheet
 from skipbench.errors import DataError, ResourceError
 
 RED, GREEN, BLUE = (200, 0, 0), (0, 160, 0), (0, 0, 200)

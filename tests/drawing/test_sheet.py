@@ -117,7 +117,7 @@ def test_saved_pictures_are_png_with_their_dpi(tmp_path):
 
 def test_matplotlib_is_imported_when_something_is_drawn():
     code = (
-        "import sys, skipbench.cli, skipbench.drawing.contact_sheet, skipbench.drawing.curves\n"
+        "import sys, skipbench.cli, skipbench.drawing.curves\n"
         "import skipbench.drawing.sheet, skipbench.evaluations.pictures\n"
         "sys.exit('matplotlib' in sys.modules)"
     )

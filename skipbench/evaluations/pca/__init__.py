@@ -37,7 +37,7 @@ class Pca(Evaluation):
     def open_data(self, settings: PcaSettings) -> "list[Dataset]":
         from skipbench.evaluations.pca.images import open_images
 
-        return [open_images(settings.images, split=settings.split, **settings.of_data())]
+        return [open_images(settings)]
 
 
 EVALUATION = Pca()

@@ -1,4 +1,4 @@
-"""What PCA pictures would take, in the dry run of a suite."""
+"""`skipbench run --dry-run` with PCA pictures."""
 
 import time
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from skipbench.evaluations.run import Cell
 
 
 def estimate(run: PcaRun, cells: Sequence[Cell]) -> Estimate:
-    """Of one checkpoint. Pictures are drawn again, features are not computed again."""
+    """Of one checkpoint. Pictures are drawn again; stored features are reused."""
     model = run.models[0]
     few = model.pictures[:TRIAL_IMAGES]
     trial = Trial(run, few, cells)  # type: ignore[arg-type]

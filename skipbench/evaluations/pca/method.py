@@ -5,11 +5,11 @@ x: tokens, m: their mean. The components are the eigenvectors of the covariance
 however many tokens there are: it is summed up in float64, image by image, and solved exactly.
 
 What makes two pictures comparable:
-    sign        the loading of the largest magnitude is positive; of components fitted to each
-                image, from the second image on, that of the image before: where two loadings are
-                nearly as large, the first rule turns between images that are nearly the same
-    alignment   scores B are turned onto scores A by the orthogonal R that makes |B R − A| least
-                (Procrustes): R = U Vᵀ, where U S Vᵀ are the singular vectors of Bᵀ A
+    sign        the loading of the largest magnitude is positive; with a fit per image, from the
+                second image on, the sign agrees with the image before (where two loadings are
+                nearly as large, the first rule would flip between similar images)
+    alignment   scores B are rotated onto scores A by the orthogonal R that minimises |B R − A|
+                (Procrustes): R = U Vᵀ, where U S Vᵀ is the SVD of Bᵀ A
     colours     from the 1st to the 99th percentile of each component
 """
 
@@ -26,7 +26,7 @@ from skipbench.evaluations.segmentation.tokens import Grid
 
 LOW, HIGH = 1, 99  # percentiles of the scores that colours span
 FLAT = 0.5  # the colour of a component that does not vary
-SLABS = 4  # parts of the columns: what mirrors another part of the scatter is not computed
+SLABS = 4  # of columns: only the upper triangle of the scatter matrix is computed
 ROUNDING = 1e-5  # deviation relative to the norm: below it, tokens are all alike (see health.py)
 RANK = 1e-12  # variance relative to the largest: below it, a direction is rounding noise,
 FLOAT32 = 2.0**-23  # and so is a deviation below this share of the mean
@@ -34,7 +34,7 @@ TIED = 1e-9  # loadings whose magnitudes are as close as that count as equal
 
 
 class Moments:
-    """Number, mean and covariance of tokens, gathered as they come; memory stays the same."""
+    """Number, mean and covariance of tokens, accumulated in constant memory."""
 
     def __init__(self, width: int, device: torch.device | str = "cpu") -> None:
         kind = {"dtype": torch.float64, "device": device}
@@ -127,8 +127,8 @@ def signs(axes: np.ndarray) -> np.ndarray:
     return np.where(np.take_along_axis(axes, first[None], 0)[0] < 0, -1.0, 1.0)
 
 
-def in_step(components: Components, before: np.ndarray) -> Components:
-    """With the signs that agree with these axes, of the image before; zeros say nothing."""
+def with_signs_of(components: Components, before: np.ndarray) -> Components:
+    """With the signs that agree with these axes, of the image before."""
     cosines = (components.axes * before).sum(0)
     return replace(components, axes=components.axes * np.where(cosines < -TIED, -1.0, 1.0))
 
@@ -140,7 +140,7 @@ class Rotation:
 
 
 def rotation_onto(reference: np.ndarray, scores: np.ndarray) -> Rotation:
-    """What turns scores onto the reference; both (tokens, components), of the same tokens."""
+    """The rotation of scores onto the reference; both (tokens, components), of the same tokens."""
     a, b = (values - values.mean(0) if len(values) else values for values in (reference, scores))
     size = np.linalg.norm(a) * np.linalg.norm(b)
     if not size > ROUNDING**2 * np.linalg.norm(reference) * np.linalg.norm(scores):
@@ -150,24 +150,24 @@ def rotation_onto(reference: np.ndarray, scores: np.ndarray) -> Rotation:
 
 
 def foreground(scores: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Bool grids: the side of the first component that is the object's, as in DINOv2's figures.
+    """Bool grids: the side of the first component taken as foreground, as in DINOv2's figures.
 
-    scores: of the first component, (height, width) each, of all pictures of one fit. The side that
-    reaches the pictures' borders less; of two that reach it alike, the smaller one.
+    scores: of the first component, (height, width) each, of all images of one fit. The side with
+    fewer tokens at the images' borders; in a tie, the smaller one.
     """
     sides = [[one > 0 for one in scores], [one < 0 for one in scores]]
 
-    def reach(side: list[np.ndarray]) -> tuple[int, int]:
+    def at_border(side: list[np.ndarray]) -> tuple[int, int]:
         inside = sum(int(one[1:-1, 1:-1].sum()) for one in side)
         whole = sum(int(one.sum()) for one in side)
         return whole - inside, whole
 
-    chosen = min(sides, key=reach)
+    chosen = min(sides, key=at_border)
     return chosen if any(one.any() for one in chosen) else [np.ones(s.shape, bool) for s in scores]
 
 
 def limits(scores: np.ndarray) -> np.ndarray:
-    """(tokens, components) → (2, components): where colours begin and end."""
+    """(tokens, components) → (2, components): the range of scores that colours span."""
     if not len(scores):
         return np.zeros((2, scores.shape[1]))
     return np.percentile(scores, (LOW, HIGH), axis=0)
@@ -188,9 +188,9 @@ def resampled(
     how: Upsample,
     extent_hw: tuple[float, float] | None = None,
 ) -> np.ndarray:
-    """(height, width, …) of a grid of tokens → so many rows and columns over the same picture.
+    """(height, width, …) of a grid of tokens → (*size_hw, …) over the same image.
 
-    extent_hw: how many of those rows and columns the picture covers, if not all: another grid's.
+    extent_hw: rows and columns that the image covers, if not all (another padded grid).
     """
     for axis in (0, 1):
         whole = extent_hw[axis] if extent_hw else size_hw[axis]

@@ -1,11 +1,10 @@
-"""A checkpoint of which PCA pictures are made: its features, their components, what they measure.
+"""One checkpoint of a PCA run: its features, their components, and measurements of them.
 
-Stored features are read as often as needed; in memory are the scores of one block at a time, three
-numbers for each token.
+Features are read from the store as often as needed; memory holds the scores of one block at a time.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,18 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from skipbench.backbones.base import Backbone
 from skipbench.datasets import Dataset, Item
 from skipbench.evaluations.pca.method import (
     Components,
     Moments,
     foreground,
-    in_step,
     principal,
     resampled,
     rotation_onto,
+    with_signs_of,
 )
-from skipbench.evaluations.pca.record import Figures, block_rows
+from skipbench.evaluations.pca.record import Figures, block_row
 from skipbench.evaluations.pca.settings import PcaSettings
 from skipbench.evaluations.segmentation.run import grid_of
 from skipbench.evaluations.segmentation.tokens import Grid
@@ -42,7 +40,7 @@ class Painted:
 
     scores: np.ndarray = field(repr=False)  # (height, width, components) float32
     shown: np.ndarray = field(repr=False)  # (height, width) bool: not the background
-    flat: bool = False  # its tokens are all alike: there is nothing to see
+    flat: bool = False  # its tokens are all alike
 
     @property
     def counted(self) -> np.ndarray:
@@ -51,8 +49,8 @@ class Painted:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A picture resized to whole patches: tokens of padding would have colours, and count."""
+class Resized:
+    """An image resized to whole patches: tokens of padding would count as tokens of the image."""
 
     item: Item
     hw: tuple[int, int]
@@ -71,14 +69,14 @@ class Fitted:
         return f"{self.item.mark()} fitted {self.hw[0]}x{self.hw[1]}"
 
 
-def fitted(data: Dataset, size: Size, patch: int) -> tuple[Sequence[Picture], Size]:
-    """The pictures, and the size at which they are read: as they are, where that is in whole
-    patches (then others may have stored their features), else each at the nearest."""
+def in_whole_patches(data: Dataset, size: Size, patch: int) -> tuple[Sequence[Picture], Size]:
+    """The images and the size at which they are read: unchanged if all are whole patches already
+    (so that stored features are shared), else each resized to the nearest."""
     sizes_hw = [target_hw(item.size_hw(), size) for item in data]
     whole_hw = [tuple(max(1, round(n / patch)) * patch for n in hw) for hw in sizes_hw]
     if sizes_hw == whole_hw:
         return data.items, size
-    return [Fitted(item, hw) for item, hw in zip(data, whole_hw, strict=True)], None  # type: ignore[arg-type]
+    return [Resized(item, hw) for item, hw in zip(data, whole_hw, strict=True)], None  # type: ignore[arg-type]
 
 
 class Model:
@@ -93,36 +91,27 @@ class Model:
         data: Dataset,
         settings: PcaSettings,
         title: str,
-        call: Mapping[str, Any],
         segments: dict[tuple[int, int], np.ndarray],
     ) -> None:
-        """title: above its pictures; call: for the record; segments: by patch and image, shared by
-        all models."""
+        """title: above its pictures; segments: cache by patch and image, shared by all models."""
         self.inspection, self.data, self.settings = inspection, data, settings
-        self.title, self.call, self._segments = title, call, segments
-        self.backbone: Backbone = inspection.backbone(settings.precision)
+        self.title, self._segments = title, segments
+        self.backbone = inspection.backbone(settings.precision)
+        self.name, self.patch = self.backbone.facts.name, self.backbone.patch
         self.blocks = parse_layers(settings.layers, self.backbone.depth)
-        self.pictures, size = fitted(data, parse_size(settings.size), self.patch)
+        self.pictures, size = in_whole_patches(data, parse_size(settings.size), self.patch)
         self.spec = FeatureSpec(self.blocks, (settings.feature,), size, settings.store_dtype)
         self.figures = Figures(len(self.blocks), len(data), settings.components)
         self.seconds = {"features": 0.0, "fitting": 0.0, "drawing": 0.0}
         self._last: tuple[tuple[int, int], np.ndarray] | None = None
         self._axes: dict[int, np.ndarray] = {}  # by block, of the images fitted before
 
-    @property
-    def name(self) -> str:
-        return self.backbone.facts.name
-
-    @property
-    def patch(self) -> int:
-        return self.backbone.patch
-
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """By block, once all is painted."""
-        return block_rows(self.blocks, self.figures)
+        """By block, once all images are measured."""
+        return [block_row(self.figures, *numbered) for numbered in enumerate(self.blocks)]
 
-    def look(self) -> Features:
+    def open_features(self) -> Features:
         """The one pass over the images."""
         log_adaptation(self.backbone, self.spec)
         started = time.monotonic()
@@ -132,21 +121,20 @@ class Model:
         return self.features
 
     def tokens(self, image: int, place: int) -> np.ndarray:
-        """(tokens, width). place: of the block among those asked for."""
+        """(tokens, width). place: index in self.blocks."""
         if self._last is None or self._last[0] != (image, place):
             values = self.features.read(image, self.spec.columns[place])
             self._last = (image, place), values
         return self._last[1]
 
     def is_flat(self, image: int, place: int) -> bool:
-        """Its tokens are all alike."""
         return image in self.features.degenerate[self.spec.columns[place]]
 
     def grid(self, image: int) -> Grid:
         return grid_of(self.features, image, self.spec.columns)
 
     def segments(self, image: int) -> np.ndarray:
-        """(height, width) of the grid: the segment that most of a token's pixels belong to."""
+        """(height, width) of the grid: the segment of most of a token's pixels."""
         key = self.patch, image
         if key not in self._segments:
             at_input = resize_mask(self.data[image].segments(), self.features.plan.sizes_hw[image])
@@ -163,7 +151,7 @@ class Model:
     def components(
         self, place: int, images: Sequence[int], shown: Sequence[np.ndarray]
     ) -> Components:
-        """Of the tokens that are shown. What is left of flat images is rounding noise."""
+        """Of the tokens shown, without flat images: they vary by rounding noise only."""
         device = self.backbone.device if self.backbone.device.type == "cuda" else "cpu"
         moments = Moments(self.backbone.facts.width, device)  # mps has no float64
         for image, where in zip(images, shown, strict=True):
@@ -192,7 +180,7 @@ class Model:
             objects = foreground(firsts)
             shown = [all_ if f else o for all_, o, f in zip(shown, objects, flat, strict=True)]
             components = self.components(place, group, shown)
-        components = self._in_step(place, components)
+        components = self._consistent(place, components)
         painted = []
         for image, where, is_flat in zip(group, shown, flat, strict=True):
             painted.append(Painted(self.scores(place, image, components), where, is_flat))
@@ -200,10 +188,10 @@ class Model:
         self.seconds["fitting"] += time.monotonic() - started
         return painted
 
-    def _in_step(self, place: int, components: Components) -> Components:
-        """Images come in the data set's order, whatever batches their features came in."""
+    def _consistent(self, place: int, components: Components) -> Components:
+        """With signs that agree with the image before; zeros agree with anything."""
         before = self._axes.get(place, np.zeros_like(components.axes))
-        turned = in_step(components, before)
+        turned = with_signs_of(components, before)
         self._axes[place] = np.where(turned.axes.any(0), turned.axes, before)
         return turned
 
@@ -216,10 +204,10 @@ class Model:
         if painted.flat:
             return
         figures.explained[image, place] = components.explained
-        figures.rank[image, place] = effective_rank(components.variances)
         figures.deviation[image, place] = components.deviation
         values = self.tokens(image, place).astype(np.float64)
         found = {
+            "effective_rank": effective_rank(components.variances),
             "total_variation": total_variation(values.reshape(*painted.shown.shape, -1)),
             "colour_variation": total_variation(painted.scores, painted.shown),
         }
@@ -240,10 +228,10 @@ class Model:
         first: "Model",
         reference: Sequence[Painted],
     ) -> list[Painted]:
-        """Turned onto the colours of the first model, over the tokens that both show."""
+        """Rotated onto the first model's components, over the tokens that both show."""
         pairs = [
-            self._common(image, mine, first, its)
-            for image, mine, its in zip(group, painted, reference, strict=True)
+            self._common(image, mine, first, other)
+            for image, mine, other in zip(group, painted, reference, strict=True)
         ]
         a, b = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
         turned = rotation_onto(a.astype(np.float64), b.astype(np.float64))
@@ -255,8 +243,7 @@ class Model:
     def _common(
         self, image: int, painted: Painted, first: "Model", reference: Painted
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(tokens, components) of the first model and of this; where patches differ, at the tokens
-        of the first."""
+        """(tokens, components) of the first model and of this, on the first one's grid."""
         if reference.flat or painted.flat:
             return reference.counted[:0], painted.counted[:0]
         scores, shown = painted.scores, painted.shown

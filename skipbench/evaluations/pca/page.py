@@ -1,41 +1,35 @@
 """What `skipbench pca` prints."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from skipbench.console import plain_table, shown, wide_page
 from skipbench.errors import count_of
-from skipbench.records import chosen_words
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from skipbench.evaluations.pca.run import PcaRun
-    from skipbench.records import Result
+from skipbench.evaluations.page import images_words
+from skipbench.evaluations.pca.run import PcaRun
+from skipbench.records import Result
 
 
-def show(run: "PcaRun", results: "Sequence[Result]") -> None:
-    console = wide_page()
-    data, settings = run.data, run.settings
-    partial = ", partial" if data.partial else ""
-    name = "" if data.name == "images" else f"[bold]{shown(data.name)} {data.split}[/bold], "
-    images = chosen_words(data.chosen, count_of(len(data), "image"))
-    console.print(f"\n{name}{images}{partial}")
-    many = "1 component" if settings.components == 1 else f"{settings.components} components"
+def show(run: PcaRun, results: Sequence[Result]) -> None:
+    console, dataset, settings = wide_page(), results[0].dataset, run.settings
+    partial = ", partial" if dataset["partial"] else ""
+    where = f"[bold]{shown(dataset['name'])} {dataset['split']}[/bold], "
+    name = "" if dataset["name"] == "images" else where
+    console.print(f"\n{name}{images_words(dataset)}{partial}")
+    many = count_of(settings.components, "component")
     words = [f"{many} of {settings.feature}", *settings.fit_words, f"images at {settings.size}"]
+    lines = ["", f"pictures: {settings.out}/sheet.png, sheet.pdf and one for each image"]
+    if any(len(model.blocks) > 1 for model in run.models):
+        lines.append(f"curves: {settings.out}/curves.png, curves.pdf, curves.svg")
+    lines.append(f"figures: {settings.out}/figures.csv")
+    lines += [f"record: {settings.out}/{result.id}.json" for result in results]
     console.print(", ".join(words), markup=False)
     console.print(_table(run))
-    for line in _remarks(run):
+    for line in [*_remarks(run), *lines]:
         console.print(line, markup=False)
-    console.print(f"\npictures: {settings.out}/sheet.png, sheet.pdf and one for each image",
-                  markup=False)  # fmt: skip
-    if any(len(model.blocks) > 1 for model in run.models):
-        console.print(f"curves: {settings.out}/curves.png, curves.pdf, curves.svg", markup=False)
-    console.print(f"figures: {settings.out}/figures.csv", markup=False)
-    for result in results:
-        console.print(f"record: {settings.out}/{result.id}.json", markup=False)
 
 
-# Column of the table → key of a row, and how it is written.
+# Column of the table → key of a row, and format.
 COLUMNS = {
     "block": ("block", "d"),
     "explained %": ("explained", ".1f"),
@@ -50,32 +44,32 @@ COLUMNS = {
 }
 
 
-def _table(run: "PcaRun") -> Any:
-    """A row for each checkpoint and block; columns that would be empty are left out."""
-    told = [(model.title, row) for model in run.models for row in model.rows]
+def _table(run: PcaRun) -> Any:
+    """A row per checkpoint and block, without empty columns."""
+    rows = [(model.title, row) for model in run.models for row in model.rows]
     empty = {"degenerate": 0}
     columns = {
         title: (key, how)
         for title, (key, how) in COLUMNS.items()
-        if any(row[key] not in (None, empty.get(key)) for _, row in told)
+        if any(row[key] not in (None, empty.get(key)) for _, row in rows)
     }
     table = plain_table()
     table.add_column("checkpoint", no_wrap=True)
     for title in columns:
         table.add_column(title, justify="right", no_wrap=True)
-    for title, row in told:
+    for title, row in rows:
         table.add_row(shown(title), *(_number(row, *how) for how in columns.values()))
     return table
 
 
-def _number(row: "Mapping[str, Any]", key: str, how: str) -> str:
+def _number(row: Mapping[str, Any], key: str, how: str) -> str:
     value = row[key]
     if value is None:
         return ""
     return " to ".join(format(v, how) for v in (value if isinstance(value, list) else [value]))
 
 
-def _remarks(run: "PcaRun") -> list[str]:
+def _remarks(run: PcaRun) -> list[str]:
     """What the columns mean."""
     lines = ["", "total variation: distance of neighbours to that of any two tokens; 1 is noise"]
     if any(item.has_segments for item in run.data):

@@ -1,10 +1,10 @@
 """What `skipbench pca` draws.
 
-OUT/sheet.png, sheet.pdf           a row for each image, a column for each checkpoint
-OUT/NAME/IMAGE.png                 each picture by itself, at the size of the image
-OUT/NAME/IMAGE_block7.png …        the same, of several blocks
-OUT/NAME/blocks/sheet.png, .pdf    and these in columns, a row for each image
-OUT/NAME/components4-6/IMAGE.png   the same of further components
+OUT/sheet.png, sheet.pdf           a row per image, a column per checkpoint
+OUT/NAME/IMAGE.png                 single pictures, at the size of the image
+OUT/NAME/IMAGE_block7.png …        the same, for several blocks
+OUT/NAME/blocks/sheet.png, .pdf    and these in columns, a row per image
+OUT/NAME/components4-6/IMAGE.png   the same for further components
 OUT/curves.png, .pdf, .svg         the numbers over blocks; figures.csv has all of them
 OUT/<id>/tiles/                    the first pictures, for the report's page
 """
@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from PIL import Image
 
-from skipbench.drawing.contact_sheet import Row, contact_sheet, save_contact_sheet
 from skipbench.drawing.curves import KINDS, save_curves
-from skipbench.drawing.sheet import save
+from skipbench.drawing.sheet import Row, contact_sheet, save, save_contact_sheet
 from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
 from skipbench.evaluations.pca.method import FLAT, colours, limits, resampled
@@ -45,15 +44,14 @@ BACKGROUND = 0.0  # black, as in DINOv2's figures
 FILES = (".png", ".pdf", ".csv", ".json", ".npz")
 CURVES = tuple(f"curves.{kind}" for kind in KINDS)
 WRITTEN = ("sheet.png", "sheet.pdf", "figures.csv", *CURVES)
-WRITERS, WAITING = 2, 8  # threads that write pictures, and pictures that wait for them
-
+WRITERS, WAITING = 2, 8  # threads that write pictures, and pictures queued for them
 
 Column = tuple["Model", int]  # place of its block
 Sheet = tuple[Path, list[str], list[Column], str]  # without ending; titles; columns; a note
 
 
 def claim(folder: Path, inside: Sequence[Path]) -> None:
-    """Files of anyone else are never overwritten. inside: folders for pictures."""
+    """Refuse to overwrite files of other origin. inside: folders for pictures."""
     ensure_writable(folder)
     if (folder / MARK).exists() or any(folder.glob("pca-*.json")):
         log.info("%s: overwriting pictures of an earlier run", folder)
@@ -89,21 +87,21 @@ class Folder:
         self._pool.shutdown(cancel_futures=True)
 
     def path(self, model: "Model", place: int, image: int, first: int = 0) -> Path:
-        """first: of the components that are shown."""
+        """first: of the components shown."""
         stem = self.images[image]
         if len(model.blocks) > 1:
             stem += f"_block{model.blocks[place]}"
         return model.folder / self._further(first) / f"{stem}.png"
 
     def _further(self, first: int) -> str:
-        """Where pictures of these components go; nowhere else, if they are the first three."""
+        """The sub-folder for these components; none for the first three."""
         last = min(first + 3, self.run.settings.components)
         return f"components{first + 1}-{last}" if first else ""
 
     def draw(
         self, model: "Model", place: int, group: Sequence[int], painted: "Sequence[Painted]"
     ) -> None:
-        """A picture for each image and every three components; colours have one range."""
+        """A picture per image and three components; the group shares one colour range."""
         started = time.monotonic()
         ends = limits(np.concatenate([one.counted for one in painted]))
         for one, image in zip(painted, group, strict=True):
@@ -119,7 +117,7 @@ class Folder:
         model.seconds["drawing"] += time.monotonic() - started
 
     def _wait(self, most: int = 0) -> None:
-        """Until no more pictures than that are yet to be written; what went wrong is told here."""
+        """Until at most this many pictures are queued; raises the errors of the writers."""
         while len(self._waiting) > most:
             self._waiting.popleft().result()
 
@@ -129,7 +127,7 @@ class Folder:
         save(Image.fromarray((255 * drawn).round().astype(np.uint8)), path)
 
     def finish(self) -> None:
-        """Once all pictures are drawn: sheets of them, curves, tiles."""
+        """Sheets and curves, once all pictures are drawn."""
         self._wait()
         sheets = [self._by_checkpoint(), *self._by_block()]
         with progress("sheets", len(sheets), "sheets") as advance:
@@ -152,7 +150,7 @@ class Folder:
         return self.out / "sheet", titles, columns, self._note(columns)
 
     def _by_block(self) -> Iterator[Sheet]:
-        """For each checkpoint of which there are several."""
+        """For each checkpoint with several blocks."""
         for model in self.run.models:
             folder = model.folder / "blocks"
             if folder.is_dir():
@@ -169,7 +167,7 @@ class Folder:
             yield Row(item.name, [item.read, *(partial(read_image, path) for path in drawn)])
 
     def _note(self, columns: Sequence[Column]) -> str:
-        """How the pictures were made, and how much of the variance they show."""
+        """How the pictures were made, and how much of the variance they explain."""
         settings = self.run.settings
         shown = min(settings.components, 3)
         what = "the first component" if shown == 1 else f"the first {shown} components"
@@ -181,8 +179,8 @@ class Folder:
         if not all(np.isnan(one.agreement[:, place]).all() for one, place in figures):
             words.append(f"colours aligned to those of {self.run.models[0].title}")
         shares = [one.explained[:, place, :shown].sum(-1) for one, place in figures]
-        told = ["–" if np.isnan(s).all() else f"{100 * np.nanmean(s):.0f}" for s in shares]
-        return f"{', '.join(words)}; % of the variance: {', '.join(told)}"
+        percent = ["–" if np.isnan(s).all() else f"{100 * np.nanmean(s):.0f}" for s in shares]
+        return f"{', '.join(words)}; % of the variance: {', '.join(percent)}"
 
     def draw_tiles(self, model: "Model") -> None:
         folder = self.run.settings.out / model.id / "tiles"
@@ -196,14 +194,14 @@ class Folder:
 
 
 def _rgb(shares: np.ndarray) -> np.ndarray:
-    """(height, width, 1 to 3) → three channels: one component is grey, of two blue is even."""
+    """(height, width, 1 to 3) → three channels: one component is grey, two have constant blue."""
     if shares.shape[-1] == 1:
         return shares.repeat(3, -1)
-    lacking = 3 - shares.shape[-1]
-    return np.pad(shares, ((0, 0), (0, 0), (0, lacking)), constant_values=FLAT)
+    missing = 3 - shares.shape[-1]
+    return np.pad(shares, ((0, 0), (0, 0), (0, missing)), constant_values=FLAT)
 
 
 def folder_names(names: Sequence[str]) -> list[str]:
-    """Safe, different for each checkpoint, and no name of a file that is written beside them."""
+    """Safe and unique, and no name of a file that is written next to them."""
     safe = [re.sub(r"[^\w.+-]+", "_", name).strip("._")[:80] or "model" for name in names]
     return unlike(f"{name}_" if Path(name).suffix in FILES else name for name in safe)

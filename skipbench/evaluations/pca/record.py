@@ -1,7 +1,6 @@
-"""What PCA pictures are like, in numbers: the record, the table and the curves."""
+"""Measurements of PCA pictures: the record, the table and the curves."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +10,9 @@ from skipbench.evaluations.pca import EVALUATION
 from skipbench.evaluations.pca.method import HIGH, LOW
 from skipbench.evaluations.pca.settings import PcaSettings
 from skipbench.evaluations.record import (
-    changes_from,
     checkpoint_part,
     environment_part,
-    interval_words,
+    recorded_protocol,
     timing_part,
 )
 from skipbench.features.store import model_part
@@ -36,17 +34,19 @@ ENDS = ("coherence_low", "coherence_high")  # 95 % interval
 
 
 class Figures:
-    """What the pictures of one model are like, by image and block; NaN where it is not known."""
+    """Measurements of one model's pictures, by image and block; NaN where unknown."""
 
-    NAMES = ("total_variation", "between", "upside_down", "colour_variation", "colour_between")
+    NAMES = (
+        "total_variation", "between", "upside_down", "colour_variation", "colour_between",
+        "effective_rank",
+    )  # fmt: skip
 
     def __init__(self, blocks: int, images: int, components: int) -> None:
         def unknown(*more: int) -> np.ndarray:
             return np.full((images, blocks, *more), np.nan)
 
         self.by_image = {name: unknown() for name in self.NAMES}
-        self.explained = unknown(components)  # this and the next two as the image's fit has it
-        self.rank = unknown()
+        self.explained = unknown(components)  # like rank and deviation, of the image's fit
         self.deviation = unknown()  # relative to the mean
         self.agreement = unknown()  # with the first checkpoint's colours
         self.flat = np.zeros((images, blocks), bool)
@@ -54,18 +54,18 @@ class Figures:
 
     @property
     def coherent(self) -> bool:
-        """Whether it is known how much of the variance of the deepest block segments explain: the
-        headline. (How smooth features are is none: collapsed ones are the smoothest.)"""
+        """Whether the deepest block has a coherence, the headline. (Total variation would be none:
+        collapsed features are the smoothest.)"""
         return not np.isnan(self.by_image["between"][:, -1]).all()
 
     @property
     def pixels_coherence(self) -> float | None:
-        """The coherence of the images' own colours: what it takes no model to reach."""
+        """The coherence of the images' own colours, a baseline without a model."""
         return _mean(self.pixels, 100)
 
 
 def protocol_part(settings: PcaSettings) -> dict[str, Any]:
-    """What the numbers depend on; upsampling and alignment only change the pictures."""
+    """What the numbers depend on; upsampling and alignment change only the pictures."""
     return {
         "name": "paper",
         "fit": settings.fit,
@@ -74,12 +74,6 @@ def protocol_part(settings: PcaSettings) -> dict[str, Any]:
         "feature": settings.feature,
         "size": size_name(parse_size(settings.size)),
     }
-
-
-def changes(settings: PcaSettings) -> dict[str, Any]:
-    """Settings that differ from the protocol's: [its own, this]."""
-    usual = PcaSettings(ckpts=("",), images=("",))
-    return changes_from(protocol_part(usual), protocol_part(settings))
 
 
 def determines(run: "PcaRun", model: "Model") -> dict[str, Any]:
@@ -94,20 +88,15 @@ def determines(run: "PcaRun", model: "Model") -> dict[str, Any]:
     }
 
 
-def block_rows(blocks: Sequence[int], figures: Figures) -> list[dict[str, Any]]:
-    """Means over images; shares in percent, None where there is nothing to say. The interval is
-    that of coherence."""
-    return [_block_row(figures, place, block) for place, block in enumerate(blocks)]
-
-
-def _block_row(figures: Figures, place: int, block: int) -> dict[str, Any]:
+def block_row(figures: Figures, place: int, block: int) -> dict[str, Any]:
+    """Means over images; shares in percent, None where unknown. The interval is coherence's."""
     by_image = {name: values[:, place] for name, values in figures.by_image.items()}
     explained = figures.explained[:, place]
     return {
         "block": block,
         "components": [_mean(share, 100) for share in explained.T],
         "explained": _mean(explained.sum(-1), 100),
-        "effective_rank": _mean(figures.rank[:, place]),
+        "effective_rank": _mean(by_image["effective_rank"]),
         "total_variation": _mean(by_image["total_variation"]),
         "colour_variation": _mean(by_image["colour_variation"]),
         "coherence": _mean(by_image["between"], 100),
@@ -120,7 +109,7 @@ def _block_row(figures: Figures, place: int, block: int) -> dict[str, Any]:
 
 
 def interval_of(scores: np.ndarray) -> list[float] | None:
-    """95 %, in percent, of a mean over images. One image says nothing about others."""
+    """95 %, in percent, of a mean over images; None for fewer than two."""
     if (~np.isnan(scores)).sum() < 2:
         return None
     return mean_percent(counts_of(scores), resample_weights(len(scores), RESAMPLES, 0))[1]
@@ -132,15 +121,18 @@ def _mean(values: np.ndarray, unit: float = 1) -> float | None:
 
 
 def metrics(model: "Model") -> dict[str, Any]:
-    # Agreement is of the company it was drawn in, not of this model.
-    told = [{k: v for k, v in row.items() if k != "agreement"} for row in model.rows]
+    # Agreement depends on the first checkpoint, which is not part of this record's id.
+    rows = [{k: v for k, v in row.items() if k != "agreement"} for row in model.rows]
     figures = model.figures
-    start = {"headline": "coherence", "pixels": figures.pixels_coherence}
-    return {**(start if figures.coherent else {}), **told[-1], "blocks": told}
+    headline = {"headline": "coherence", "pixels": figures.pixels_coherence}
+    return {**(headline if figures.coherent else {}), **rows[-1], "blocks": rows}
 
 
 def record(run: "PcaRun", model: "Model") -> tuple[Result, dict[str, np.ndarray]]:
-    """Of one checkpoint, with its arrays; the headline is about the deepest block."""
+    """Of one checkpoint, with its arrays; the headline is of the deepest block."""
+    protocol = protocol_part(run.settings)
+    usual = protocol_part(PcaSettings(ckpts=("",), images=("",)))
+    call = run.settings.call_of(run.models.index(model))
     result = plain_result(
         id=model.id,
         evaluation="pca",
@@ -151,18 +143,13 @@ def record(run: "PcaRun", model: "Model") -> tuple[Result, dict[str, np.ndarray]
             "layers": run.settings.layers,
             "blocks": model.blocks,
             "tensor": run.settings.feature,
-            "size": size_name(parse_size(run.settings.size)),
+            "size": protocol["size"],
             "precision": model.backbone.precision,
             "store_dtype": run.settings.store_dtype,
         },
-        protocol={
-            **protocol_part(run.settings),
-            "changes": changes(run.settings),
-            "range": f"percentiles {LOW} to {HIGH}",
-            "interval": interval_words(),
-        },
+        protocol=recorded_protocol({**protocol, "range": f"percentiles {LOW} to {HIGH}"}, usual),
         metrics=metrics(model),
-        environment={**environment_part(model.backbone), "call": dict(model.call)},
+        environment={**environment_part(model.backbone), "call": call},
         timing=timing_part(model.seconds, len(run.data), model.features.computed),
         determines=model.determines,
     )
@@ -170,26 +157,23 @@ def record(run: "PcaRun", model: "Model") -> tuple[Result, dict[str, np.ndarray]
 
 
 def arrays(figures: Figures) -> dict[str, np.ndarray]:
-    """By image and block; `counts` of the headline, as comparisons take them."""
-    kept: dict[str, np.ndarray] = {
-        name: values.astype(np.float32) for name, values in figures.by_image.items()
+    """By image and block; `counts` of the headline are for comparisons."""
+    single = {
+        **figures.by_image,
+        "explained": figures.explained,
+        **({"pixels": figures.pixels} if figures.coherent else {}),
     }
-    kept |= {
-        "explained": figures.explained.astype(np.float32),
-        "effective_rank": figures.rank.astype(np.float32),
-        "degenerate": figures.flat,
-    }
+    kept = {name: values.astype(np.float32) for name, values in single.items()}
     if figures.coherent:
-        kept["pixels"] = figures.pixels.astype(np.float32)
         kept["counts"] = counts_of(figures.by_image["between"][:, -1])
-    return kept
+    return {**kept, "degenerate": figures.flat}
 
 
-# -- for people
+# -- table and curves
 
 
 def table(run: "PcaRun") -> Iterator[list[Any]]:
-    """For a spreadsheet."""
+    """figures.csv"""
     components = [f"component_{i + 1}" for i in range(run.settings.components)]
     yield ["checkpoint", "residual", *COLUMNS, *ENDS, *components]
     for model in run.models:
@@ -209,31 +193,27 @@ PANELS = (
 
 
 def panels(run: "PcaRun") -> list[Panel]:
-    """Curves over blocks; those that there is nothing to draw of are left out."""
+    """Curves over blocks; panels without a value are left out."""
     found = []
     for title, key, unit in PANELS:
         curves = []
         for model in run.models:
-            points = [(row["block"], _or_nan(row[key])) for row in model.rows]
-            bands = _bands(model, key)
-            curves.append(Curve(model.title, str(model.backbone.residual), points, bands))
-        if all(math.isnan(y) for curve in curves for _, y in curve.points):
+            values = np.array([row[key] for row in model.rows], float)  # None becomes NaN
+            points, variant = list(zip(model.blocks, values, strict=True)), model.backbone.residual
+            curves.append(Curve(model.title, str(variant), points, _bands(model, key)))
+        if all(np.isnan(y) for curve in curves for _, y in curve.points):
             continue
-        if key == "coherence":
-            curves.append(_level(run, [x for curve in curves for x, _ in curve.points]))
+        level = run.models[0].figures.pixels_coherence
+        if key == "coherence" and level is not None:  # the same at every block
+            blocks = [block for model in run.models for block in model.blocks]
+            ends = [(block, level) for block in (min(blocks), max(blocks))]
+            curves.append(Curve("the images' own colours", "none", ends))
         found.append(Panel(title, "block", unit, curves))
     return found
 
 
-def _level(run: "PcaRun", places: Sequence[float]) -> Curve:
-    """The images' own colours, whatever the block."""
-    level = _or_nan(run.models[0].figures.pixels_coherence)
-    ends = [(place, level) for place in (min(places), max(places))]
-    return Curve("the images' own colours", "none", ends)
-
-
 def _bands(model: "Model", key: str) -> list[tuple[float, float] | None]:
-    """95 % intervals of what is a mean over images."""
+    """95 % intervals of means over images."""
     if key == "coherence":
         ends, unit = [row["interval"] for row in model.rows], 1.0
     elif key == "total_variation":
@@ -242,7 +222,3 @@ def _bands(model: "Model", key: str) -> list[tuple[float, float] | None]:
     else:
         return []
     return [(unit * pair[0], unit * pair[1]) if pair else None for pair in ends]
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value

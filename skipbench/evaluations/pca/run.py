@@ -1,7 +1,7 @@
 """`skipbench pca`: pictures of the principal components of tokens, for one or more checkpoints.
 
-images → features of each checkpoint (one pass, stored) → block by block: components, aligned with
-those of the first checkpoint → a picture each, and figures → sheets, curves, a record each
+images → features of each checkpoint (one pass, stored) → block by block: components, aligned to the
+first checkpoint's → pictures and measurements → sheets, curves, a record per checkpoint
 """
 
 import hashlib
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from skipbench.backbones.base import Backbone
 from skipbench.datasets import Dataset, Item
 from skipbench.engine.parallel import in_parallel
 from skipbench.engine.progress import progress
@@ -32,16 +31,16 @@ from skipbench.records import FeatureSpec, Result
 
 log = logging.getLogger("skipbench")
 
-# Deviation relative to the mean: below it, an eighth of what varies may be rounding of float16.
+# Deviation relative to the mean below which float16 rounding may be an eighth of the variation
 COARSE = 8 * 2.0**-11
 
 
 class PcaRun(Run):
-    """A cell is one checkpoint; the colours of the others are aligned to the first one's."""
+    """A cell is one checkpoint; colours are aligned to the first one's."""
 
     evaluation = EVALUATION
     settings: PcaSettings
-    always = True  # pictures are drawn whenever they are asked for
+    always = True
     stage, advice = "fitting components", "Use a smaller --size, or fewer --layers"
 
     def __init__(
@@ -51,17 +50,19 @@ class PcaRun(Run):
         titles = titles_of(settings, inspections)
         segments: dict[tuple[int, int], np.ndarray] = {}
         self.models = [
-            Model(inspection, self.data, settings, title, settings.call_of(number), segments)
-            for number, (inspection, title) in enumerate(zip(inspections, titles, strict=True))
+            Model(inspection, self.data, settings, title, segments)
+            for inspection, title in zip(inspections, titles, strict=True)
         ]
         self.facts = self.data.facts()
         for model in self.models:
             model.determines = written.determines(self, model)
             model.id = result_id("pca", self.data.name, model.determines)
         self.cells = [Cell(one.id, settings.layers, one.blocks, 0) for one in self.models]
+        self.backbone = self.models[0].backbone  # in a suite there is no other
         self.folder = settings.out / self.cells[0].id if settings.own_folder else settings.out
-        for model, name in zip(self.models, folder_names(titles), strict=True):
-            model.folder = self.folder / name
+        self.folders = [self.folder / name for name in folder_names(titles)]
+        for model, folder in zip(self.models, self.folders, strict=True):
+            model.folder = folder
         self._check()
 
     def _check(self) -> None:
@@ -76,15 +77,6 @@ class PcaRun(Run):
                 )
         keep_originals(self.data, [self.folder, *self.folders])
 
-    @property
-    def folders(self) -> list[Path]:
-        return [model.folder for model in self.models]
-
-    @property
-    def backbone(self) -> Backbone:  # type: ignore[override]
-        """Of the first checkpoint; in a suite there is no other."""
-        return self.models[0].backbone
-
     def spec(self, cells: Sequence[Cell]) -> FeatureSpec:
         return self.models[0].spec
 
@@ -94,7 +86,7 @@ class PcaRun(Run):
     def open_features(self, stack: ExitStack, todo: Sequence[Cell], drawn: Sequence[Cell]) -> None:
         claim(self.folder, self.folders)
         for model in self.models:
-            stack.enter_context(model.look())
+            stack.enter_context(model.open_features())
 
     def compute(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Result, Arrays]]:
         """Pictures are drawn block by block as components are fitted; records come last."""
@@ -110,8 +102,8 @@ class PcaRun(Run):
         model, source = self.models[0], self.settings.source
         if source.in_memory:
             return []
-        what = self.data.split
-        return [Need(model.backbone, model.pictures, model.spec, source, what, lambda: None)]
+        split = self.data.split
+        return [Need(model.backbone, model.pictures, model.spec, source, split, lambda: None)]
 
     def _log_remarks(self) -> None:
         if self.settings.store_dtype == "fp32":
@@ -120,36 +112,31 @@ class PcaRun(Run):
             deviation = model.figures.deviation
             if coarse := int((deviation < COARSE).sum()):
                 log.warning(
-                    "%s: %d of %d pictures vary by less than %.1g of their mean: what they show "
-                    "may be rounding of float16; --store-dtype fp32 keeps more digits",
+                    "%s: %d of %d pictures vary by less than %.1g of their mean and may show "
+                    "rounding of float16; --store-dtype fp32 keeps more digits",
                     model.name, coarse, deviation.size, COARSE,
                 )  # fmt: skip
 
     def _paint(self, folder: Folder) -> None:
         blocks, first = [len(model.blocks) for model in self.models], self.models[0]
-        with progress("components", sum(blocks) * len(self.data), "pictures") as advance:
+        images: Sequence[int] = range(len(self.data))
+        groups = [[image] for image in images] if self.settings.fit == "image" else [images]
+        with progress("components", sum(blocks) * len(images), "pictures") as advance:
             for place in range(blocks[0]):
-                for group in self.fitted_together():
-                    reference = first.fitted(place, group)
-                    folder.draw(first, place, group, reference)
-                    advance(len(group))
-                    for number, its in followers(blocks, place):
+                for group in groups:
+                    for number, block in [(0, place), *followers(blocks, place)]:
                         model = self.models[number]
-                        painted = model.fitted(its, group)
-                        if self.settings.align:
-                            painted = model.aligned(its, group, painted, first, reference)
-                        folder.draw(model, its, group, painted)
+                        painted = model.fitted(block, group)
+                        if number == 0:
+                            reference = painted
+                        elif self.settings.align:
+                            painted = model.aligned(block, group, painted, first, reference)
+                        folder.draw(model, block, group, painted)
                         advance(len(group))
-
-    def fitted_together(self) -> Iterator[Sequence[int]]:
-        """The images that are fitted together."""
-        images = range(len(self.data))
-        yield from ([image] for image in images) if self.settings.fit == "image" else [images]
 
     @cached_property
     def segments_mark(self) -> str | None:
-        """Names the regions that figures are about, where the data set's fingerprint does not: that
-        of masks has them."""
+        """Digest of the segments; None where the data set's fingerprint covers them."""
         if self.data.kind == "masks" or not self.data[0].has_segments:
             return None
         digest = hashlib.sha256()
@@ -159,8 +146,7 @@ class PcaRun(Run):
 
 
 def titles_of(settings: PcaSettings, inspections: Sequence[Inspection]) -> list[str]:
-    """Above the pictures: the name the user gave, or file name and variant; with the folder, if
-    two would otherwise be the same."""
+    """The user's names, or file name and variant; with the folder, if two would be the same."""
     if settings.names:
         return list(settings.names)
     variants = [one.choice.residual if one.choice else "" for one in inspections]
@@ -175,10 +161,10 @@ def titles_of(settings: PcaSettings, inspections: Sequence[Inspection]) -> list[
 
 
 def followers(blocks: Sequence[int], place: int) -> Iterator[tuple[int, int]]:
-    """Model and place of the blocks whose colours follow this block of the first model: the same
-    of as many, else at the same share of the depth. blocks: how many each model has."""
+    """Model and place of the blocks that are aligned to this block of the first model: the same
+    place, or with another number of blocks the same relative depth. blocks: number per model."""
     for number, count in enumerate(blocks[1:], 1):
-        for its in range(count):
-            nearest = (2 * (its + 1) * blocks[0] + count) // (2 * count)  # rounded
+        for other in range(count):
+            nearest = (2 * (other + 1) * blocks[0] + count) // (2 * count)  # rounded
             if max(nearest, 1) - 1 == place:
-                yield number, its
+                yield number, other

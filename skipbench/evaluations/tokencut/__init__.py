@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from skipbench.errors import UsageError
 from skipbench.evaluations import Evaluation
 from skipbench.evaluations.tokencut.settings import TokencutSettings
+from skipbench.records import Result
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
-    from skipbench.records import Result
 
 MANY_DEGENERATE = 0.05  # share of the images that is worth a footnote
 
@@ -62,7 +62,7 @@ class Tokencut(Evaluation):
             )
         ]  # fmt: skip
 
-    def remarks(self, result: "Result") -> list[str]:
+    def remarks(self, result: Result) -> list[str]:
         """A box around the whole image is often right, but discovers nothing."""
         count, images = result.metrics.get("degenerate"), result.dataset["images"]
         if not isinstance(count, int) or count <= MANY_DEGENERATE * images:

@@ -11,29 +11,27 @@ from skipbench.evaluations.tokencut.run import TokencutRun
 
 
 def estimate(run: TokencutRun, cells: Sequence[Cell]) -> Estimate:
-    """Nothing but what was found is stored, so there is no disk to speak of."""
-    left = run.missing_images()
-    few = run.data[: max(1, min(TRIAL_IMAGES, len(run.data)))]
-    _look_at(run, few[:1])  # the first pass is slower
+    """From a trial; what is written to disk is negligible."""
+    left, few = run.missing_images(), run.data[:TRIAL_IMAGES]
+    _scoring_seconds(run, few[:1])  # the first pass is slower
     before = dict(run.seconds)
-    scored = _look_at(run, few)
+    scoring = _scoring_seconds(run, few)
     features, cutting = (run.seconds[key] - before[key] for key in ("features", "cutting"))
     return Estimate(
         images=left,
         stored=len(run.data) - left,
         features_seconds=features / len(few) * left,
         training_seconds=0.0,
-        scoring_seconds=(cutting + scored) / len(few) * left,
+        scoring_seconds=(cutting + scoring) / len(few) * left,
         disk_bytes=0,
         memory_bytes=peak_bytes(),
     )
 
 
-def _look_at(run: TokencutRun, items: Sequence[Item]) -> float:
-    """Seconds that scoring takes."""
+def _scoring_seconds(run: TokencutRun, items: Sequence[Item]) -> float:
     plan, spent = run.plan(items), 0.0
-    for image, seen in run.look(items, plan, range(len(plan.shards))):
+    for image, objects in run.find(items, plan, range(len(plan.shards))):
         started = time.monotonic()
-        run.score(items[image], seen)
+        run.score(items[image], objects)
         spent += time.monotonic() - started
     return spent

@@ -1,13 +1,13 @@
 """The graphs that TokenCut cuts: tokens are linked where their cosine exceeds τ.
 
-An affinity matrix has two values, 1 between linked tokens and ε elsewhere. It is kept as its links
-alone, a byte each: A = ε + (1 − ε) · links. Products with such a matrix are exact to the last bits
-of float64 and yet cost little: a vector is cut into short whole numbers, the digits of fixed-point
-numbers, whose sums over a row int8 or float32 arithmetic holds exactly.
+An affinity matrix has two values, 1 between linked tokens and ε elsewhere. Only the links are
+stored, a byte each: A = ε + (1 − ε) · links. Products with such a matrix are exact to the last bits
+of float64 and still cheap: a vector is split into short integers, the digits of fixed-point
+numbers, whose sums over a row are exact in int8 or float32 arithmetic.
 
 The normalised cut needs the second eigenvector of (D − A) y = λ D y, or, symmetric, of
-M u = (1 − λ) u with M = D^-½ A D^-½ and u = D^½ y. The first u is √d, known exactly and kept out;
-the second belongs to the largest eigenvalue of what remains. It is found for many graphs at once in
+M u = (1 − λ) u with M = D^-½ A D^-½ and u = D^½ y. The first u is √d, known exactly and projected
+out; the second has the largest eigenvalue of the remainder. It is found for many graphs at once in
 a block Krylov space, in float64; where that does not converge, by a dense solver.
 """
 
@@ -19,26 +19,26 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
-ROWS = 300  # of a graph at a time: what is above the diagonal is mirrored, half of the work
+ROWS = 300  # of a graph at a time: only what is above the diagonal is computed, then mirrored
 BITS = 54  # of a fixed-point number; float64 has 53
 TOP_BITS = 0x0080_8080_8080_8080  # of the seven lowest bytes
 FLOAT_BITS = 24  # whole numbers up to 2^24 are exact in float32
 
 # Of the eigenvector
-SMALL = 128  # tokens: a dense solver is as fast
-BLOCK = 2  # vectors at a time, so that two equal eigenvalues are seen to be equal
-CHECKS = (8, 10, 12, 14, 17, 20, 25, 32, 40, 60, 90, 130)  # products after which it is looked at
+SMALL = 128  # tokens up to which a dense solver is as fast
+BLOCK = 2  # vectors at a time, so that a double eigenvalue is recognised
+CHECKS = (8, 10, 12, 14, 17, 20, 25, 32, 40, 60, 90, 130)  # products between convergence tests
 PRECISE = 1e-8  # bound of the error of an entry of y, whose largest is 1
-# The third eigenvalue may yet move by so many times its residual: of two equal ones, one can be
-# found a step before the other.
+# The third eigenvalue may still move by this many times its residual: of a double eigenvalue, one
+# vector may converge a step before the other.
 SETTLED = 100
-A_BIT = 1e-2  # of a random vector, in one that is not
-LITTLE, NOTHING = 1e-3, 1e-10  # length of what is new in a vector; the second is rounding noise
-SAME = 1e-9  # eigenvalues that are no further apart are one
+RANDOM_SHARE = 1e-2  # of a random vector in the start vector
+SMALL_NORM, ZERO_NORM = 1e-3, 1e-10  # of a new vector; the second is rounding noise
+SAME = 1e-9  # eigenvalues this close count as one
 
 
 def link(tokens: torch.Tensor, tau: float, rows_at_once: int = ROWS) -> torch.Tensor:
-    """(graphs, n, n) bool. tokens: (graphs, n, channels); a token is linked to itself, too."""
+    """(graphs, n, n) bool, True on the diagonal. tokens: (graphs, n, channels)."""
     graphs, count, _ = tokens.shape
     tokens = tokens.float()
     largest = tokens.abs().amax(-1, keepdim=True)
@@ -49,14 +49,14 @@ def link(tokens: torch.Tensor, tau: float, rows_at_once: int = ROWS) -> torch.Te
             rows = slice(start, start + rows_at_once)
             part = unit[i, rows] @ unit[i, start:].T > tau
             square = part[:, : len(part)]
-            square |= square.T.clone()  # a cosine within rounding of τ may be two things
+            square |= square.T.clone()  # near τ, rounding may differ between the two halves
             links[i, rows, start:] = part
             links[i, start:, rows] = part.T
     return links
 
 
 class Graphs:
-    """Several graphs of as many tokens each."""
+    """Several graphs with the same number of tokens."""
 
     def __init__(
         self,
@@ -65,9 +65,10 @@ class Graphs:
         exact: str | None = None,
         float_bits: int = FLOAT_BITS,
     ) -> None:
-        """links: (graphs, n, n) bool, symmetric; exact: by "int8" or "float32", else the faster."""
+        """links: (graphs, n, n) bool, symmetric; exact: "int8" or "float32", by default the
+        faster."""
         self.links, self.eps, self.float_bits = links, eps, float_bits
-        self.numbers = list(range(len(links)))  # those of the links that are meant
+        self.numbers = list(range(len(links)))  # of these graphs in links
         self.exact = exact or ("int8" if links.device.type == "cpu" and has_int8() else "float32")
         ones = torch.ones(len(links), 1, links.shape[1], dtype=torch.float64, device=links.device)
         self.neighbours = self.sums(ones)[:, 0]  # of each token
@@ -81,7 +82,7 @@ class Graphs:
         return self.links.shape[1]
 
     def only(self, which: torch.Tensor) -> "Graphs":
-        """Some of them; the links, which are large, are not copied. which: (graphs,) bool."""
+        """A subset that shares the links. which: (graphs,) bool."""
         part = copy(self)
         part.numbers = [i for i, one in zip(self.numbers, which.tolist(), strict=True) if one]
         part.neighbours, part.degrees = self.neighbours[which], self.degrees[which]
@@ -92,17 +93,16 @@ class Graphs:
         return self.sums(x).mul_(1 - self.eps).add_(x.sum(-1, keepdim=True), alpha=self.eps)
 
     def sums(self, x: torch.Tensor) -> torch.Tensor:
-        """Of each vector, for each token, the sum over its neighbours. x, and the answer:
-        (graphs, vectors, n) float64."""
+        """For each token, the sum over its neighbours. (graphs, vectors, n) float64, as x."""
         largest = x.abs().amax(-1, keepdim=True)
         unit = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent - BITS)
-        whole = torch.round(x / unit)  # up to 2^BITS; exact, for the unit is a power of two
+        whole = torch.round(x / unit)  # up to 2^BITS; exact: the unit is a power of two
         sums = self._sums_int8 if self.exact == "int8" else self._sums_float32
         return sums(whole) * unit
 
     def _sums_int8(self, whole: torch.Tensor) -> torch.Tensor:
-        """The digits are the bytes of an int64, from −128 to 127: with 128 in every place added,
-        the bytes are those digits plus 128, and turning the top bit of each takes 128 away."""
+        """The digits are the bytes of an int64, from −128 to 127: with 128 added in every place,
+        the bytes are those digits plus 128, and flipping the top bit of each subtracts 128."""
         numbers = whole.mT.to(torch.int64, memory_format=torch.contiguous_format)
         parts = ((numbers + TOP_BITS) ^ TOP_BITS).view(torch.int8)  # (graphs, n, vectors · 8)
         links = self.links.view(torch.int8)
@@ -127,7 +127,7 @@ class Graphs:
 
 @cache
 def has_int8() -> bool:
-    """Whether this build of torch multiplies int8 on the CPU, by a library and not by loops."""
+    """Whether this build of torch has a fast int8 product on the CPU."""
     return hasattr(torch, "_int_mm") and torch.backends.mkldnn.is_available()
 
 
@@ -145,44 +145,45 @@ class Second:
 
 
 def second_vectors(graphs: Graphs, checks: Sequence[int] = CHECKS, small: int = SMALL) -> Second:
-    """checks: as CHECKS; small: up to so many tokens, the dense solver alone."""
+    """checks: as CHECKS; small: tokens up to which only the dense solver is used."""
     count, n = len(graphs), graphs.tokens
     vectors = graphs.degrees.new_empty(count, n)
     values, gaps = graphs.degrees.new_empty(2, count)
-    open_ones = torch.arange(count, device=vectors.device)
+    unsolved = torch.arange(count, device=vectors.device)
     if n > small:
         space = Krylov(graphs, checks[-1])
         for products in filter(lambda products: 8 * products <= n, checks):
             space.grow(products)
-            u, value, gap, sure = space.best()
-            done = open_ones[sure]
-            vectors[done], values[done], gaps[done] = u[sure], value[sure], gap[sure]
-            open_ones = open_ones[~sure]
-            if not len(open_ones):
+            u, value, gap, converged = space.best()
+            done = unsolved[converged]
+            found = u[converged], value[converged], gap[converged]
+            vectors[done], values[done], gaps[done] = found
+            unsolved = unsolved[~converged]
+            if not len(unsolved):
                 break
-            space = space.only(~sure) if sure.any() else space
-    for i in open_ones.tolist():
+            space = space.only(~converged) if converged.any() else space
+    for i in unsolved.tolist():
         vectors[i], values[i], gaps[i] = _dense(graphs, i)
     y = vectors * graphs.degrees.rsqrt()
     dense = torch.zeros(count, dtype=torch.bool, device=y.device)
-    dense[open_ones] = True
+    dense[unsolved] = True
     return Second(y / y.abs().amax(-1, keepdim=True), values, gaps, dense)
 
 
 class Krylov:
-    """All that products with M have made of two vectors, orthonormal, for each graph."""
+    """An orthonormal basis of the block Krylov space of M, for each graph."""
 
     def __init__(self, graphs: Graphs, most: int) -> None:
-        """most: products that will be made."""
+        """most: products at most."""
         self.graphs, self.most = graphs, most
         self.root = graphs.degrees.rsqrt()[:, None]
         self._basis, self._images = self._room(len(graphs))  # images: of the basis, under M
         self._basis[:, :1] = F.normalize(1 / self.root, dim=-1)  # the first eigenvector: √d
         self.size = 1
-        # How many neighbours a token has says much of the side it is on; random vectors have a bit
-        # of every eigenvector. Degrees alone would show one of two equal ones at most.
+        # The degree of a token correlates with its side; random vectors contain every eigenvector.
+        # Degrees alone would find at most one vector of a double eigenvalue.
         start = F.normalize(self._random(), dim=-1).expand(len(graphs), -1, -1).clone()
-        start[:, :1] = start[:, :1] * A_BIT + F.normalize(1 / self.root**3, dim=-1)
+        start[:, :1] = start[:, :1] * RANDOM_SHARE + F.normalize(1 / self.root**3, dim=-1)
         self._add(start)
 
     def _room(self, graphs: int) -> torch.Tensor:
@@ -196,27 +197,27 @@ class Krylov:
         return made.to(self.root.device)
 
     def grow(self, products: int) -> None:
-        """Until so many products were made."""
+        """products: in all."""
         while self.size < BLOCK * products:
             self._add(self._images[:, self.size - BLOCK : self.size])
 
     def _add(self, new: torch.Tensor) -> None:
         basis = self._basis[:, : self.size]
         least = 0.0
-        while least < LITTLE:  # where little is left, rounding is much of it: once more
+        while least < SMALL_NORM:  # a short remainder is mostly rounding: orthogonalise again
             new = new - (new @ basis.mT) @ basis
             new, lengths = torch.linalg.qr(new.mT)
             left = lengths.diagonal(dim1=1, dim2=2).abs()
             new, least = new.mT, float(left.min())
-            if least < NOTHING:  # all of it was there
-                new = torch.where((left < NOTHING)[..., None], self._random(), new)
+            if least < ZERO_NORM:  # already in the space
+                new = torch.where((left < ZERO_NORM)[..., None], self._random(), new)
         rows = slice(self.size, self.size + BLOCK)
         self._basis[:, rows] = new
         self._images[:, rows] = self.root * self.graphs.affine(self.root * new)
         self.size += BLOCK
 
     def best(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """u, λ2, λ3 − λ2 and whether these are sure, as far as this space tells."""
+        """u, λ2, λ3 − λ2 and whether they have converged."""
         basis, images = self._basis[:, 1 : self.size], self._images[:, 1 : self.size]
         inner = basis @ images.mT
         values, inside = torch.linalg.eigh((inner + inner.mT) / 2)

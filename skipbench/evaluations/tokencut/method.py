@@ -3,15 +3,15 @@
     graph      tokens whose cosine exceeds τ are linked by 1, all others by ε
     cut        second smallest eigenvector y of (D − A) y = λ D y
     seed       the token with the largest |y|; y is turned so that it is positive there
-    side       y > mean(y); the published code flips both instead, to the same end
+    side       y > mean(y); the published code flips both instead, with the same result
     object     the 4-connected part of that side that holds the seed
 
-Implementations disagree where y does not decide. Here y is scaled so that its largest entry is 1,
-and one rule decides:
+Implementations disagree in ties. Here y is scaled so that its largest entry is 1, and these rules
+apply:
 
-    entries within 1e-7 of the largest are as large: the first of them, row by row, is the seed
+    entries within 1e-7 of the largest are equal: the first of them, row by row, is the seed
     entries within 1e-7 of the mean are not on the seed's side
-    if every pair is linked alike, or λ2 = λ3 within 1e-9, no cut is better than all others: the
+    if all pairs are linked, or none, or λ2 = λ3 within 1e-9, no cut is better than all others: the
     object is the whole image, and the image is counted as degenerate
 
 LOST (Siméoni et al. 2021): the object grows from the token that resembles the fewest others.
@@ -38,11 +38,11 @@ from skipbench.evaluations.tokencut.graph import CHECKS, SAME, SMALL, Graphs, li
 from skipbench.evaluations.tokencut.settings import EPS, TAU
 
 TIE = 1e-7
-# Links of the graphs that are cut together. On a CPU they stay in its cache.
+# Links of the graphs that are cut together; on a CPU they fit its cache.
 BYTES_ON_CPU, BYTES_ON_GPU = 16_000_000, 256_000_000
 EXPANSION = 100
 
-# small: so few tokens that a dense solver is the usual one; none: there was nothing to solve
+# small: a dense solver because of few tokens; none: nothing to solve
 Solver = Literal["iterative", "dense", "small", "none"]
 SOLVERS: tuple[Solver, ...] = get_args(Solver)
 
@@ -52,11 +52,11 @@ class Found:
     """One object, on the grid of tokens."""
 
     mask: np.ndarray = field(repr=False)  # (height, width) bool: the 4-connected part of the seed
-    map: np.ndarray = field(repr=False)  # (height, width) float64: what was cut; high at the seed
+    map: np.ndarray = field(repr=False)  # (height, width) float64: thresholded; high at the seed
     seed: int  # token, row by row
     solver: Solver = "none"
     degenerate: bool = False  # nothing stands out: the mask is the whole image
-    tied: bool = False  # other tokens are as good a seed, or lie on the border: a rule decided
+    tied: bool = False  # resolved by a rule: an equal seed, or tokens on the border
 
     @property
     def tokens(self) -> int:
@@ -75,14 +75,14 @@ class Found:
 
 
 def enlarged(grid: np.ndarray, patch: int, size_hw: tuple[int, int]) -> np.ndarray:
-    """Every token as a square of pixels, without those of the padding."""
+    """Every token as a square of pixels, without the padding."""
     return grid.repeat(patch, 0).repeat(patch, 1)[: size_hw[0], : size_hw[1]]
 
 
 def part_of(mask: np.ndarray, seed: int, rivals: np.ndarray) -> tuple[np.ndarray, bool]:
-    """The 4-connected part of a mask that holds the seed, and whether some rival is outside of it.
+    """The 4-connected part of a mask that holds the seed, and whether any rival is outside it.
 
-    mask: (height, width) bool; rivals: tokens that could have been the seed.
+    mask: (height, width) bool; rivals: tokens equal to the seed.
     """
     parts = ndimage.label(mask)[0].ravel()
     mine = parts == parts[seed]
@@ -116,7 +116,7 @@ def tokencut(
 
 
 def portions(tokens: torch.Tensor, room: int | None = None) -> Iterator[torch.Tensor]:
-    """So many images that the links of their graphs fit into this many bytes."""
+    """Batches of images whose links fit into this many bytes."""
     if room is None:
         room = BYTES_ON_CPU if tokens.device.type == "cpu" else BYTES_ON_GPU
     return iter(tokens.split(max(1, room // tokens.shape[1] ** 2)))
@@ -165,8 +165,10 @@ def lost(
     expansion: int = EXPANSION,
     room: int | None = None,
 ) -> list[Found]:
-    """One object in each image. tokens: (images, height · width, channels), not normalised; room:
-    bytes of links."""
+    """One object in each image.
+
+    tokens: (images, height · width, channels), not normalised; room: bytes of links at once.
+    """
     found = []
     for some in portions(tokens, room):
         neighbours = Graphs(link(some, 0.0), eps=0.0).neighbours
@@ -184,7 +186,7 @@ def _grow(
     order = neighbours.argsort(stable=True)[:expansion]
     seed = int(order[0])
     similar = order[tokens[order] @ tokens[seed] > 0]
-    if not len(similar):  # a token of zeros, that resembles nothing
+    if not len(similar):  # a zero token
         return nothing_stands_out(grid_hw)
     correlation = (tokens @ tokens[similar].sum(0)).cpu().numpy()
     rivals = (neighbours == fewest).nonzero()[:, 0].cpu().numpy()

@@ -1,16 +1,13 @@
 """What `skipbench tokencut` prints."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from skipbench.console import plain_table, shown, wide_page
-from skipbench.errors import printable
-from skipbench.evaluations.page import images_words, interval_words, numbers_table
+from skipbench.console import plain_table, wide_page
+from skipbench.errors import count_of
+from skipbench.evaluations.page import interval_words, numbers_table, show_what
 from skipbench.evaluations.tokencut import EVALUATION
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from skipbench.records import Result
+from skipbench.records import Result
 
 # Counted over images and blocks.
 COUNTED = {
@@ -20,27 +17,24 @@ COUNTED = {
 }
 
 
-def show(run: Any, results: "Sequence[Result]") -> None:
+def show(run: Any, results: Sequence[Result]) -> None:
     console, (result,), out = wide_page(), results, run.settings.out
-    dataset, checkpoint, metrics = result.dataset, result.checkpoint, result.metrics
-    partial = ", partial" if dataset["partial"] else ""
-    empty = f"; {len(dataset['empty'])} without a box left out" if dataset["empty"] else ""
-    console.print(
-        f"\n[bold]{shown(dataset['name'])} {dataset['split']}[/bold], "
-        f"{images_words(dataset)}{partial}{empty}"
-    )
-    console.print(printable(f"{checkpoint['name']} ({checkpoint['residual']})"), markup=False)
-    console.print(_settings(result), markup=False)
+    show_what(console, result, _settings(result))
+    metrics, empty = result.metrics, len(result.dataset["empty"])
+    if empty:
+        console.print(f"{count_of(empty, 'image')} without a box left out", markup=False)
     if len(metrics["blocks"]) > 1:
         console.print(_blocks_table(metrics))
     console.print(_headlines(result))
-    for line in _remarks(metrics["blocks"], dataset["images"]):
-        console.print(line, markup=False)
+    total = result.dataset["images"] * len(metrics["blocks"])
+    for key, text in COUNTED.items():
+        if count := sum(row[key] for row in metrics["blocks"]):
+            console.print(f"{count:,} of {total:,} {text}", markup=False)
     console.print(f"\nrecord: {out}/{result.id}.json", markup=False)
     console.print(f"by image: {out}/{result.id}/images.csv", markup=False)
 
 
-def _settings(result: "Result") -> str:
+def _settings(result: Result) -> str:
     """Enough to tell two pasted pages apart."""
     protocol = result.protocol
     words = [protocol["method"], f"{protocol['feature']} of {_blocks(result.features['blocks'])}"]
@@ -50,17 +44,16 @@ def _settings(result: "Result") -> str:
     return ", ".join(words)
 
 
-def _blocks(blocks: "Sequence[int]") -> str:
+def _blocks(blocks: Sequence[int]) -> str:
     if len(blocks) == 1:
         return f"block {blocks[0]}"
-    whole = list(blocks) == list(range(blocks[0], blocks[-1] + 1))
-    return (
-        f"blocks {blocks[0]} to {blocks[-1]}" if whole else f"blocks {', '.join(map(str, blocks))}"
-    )
+    if list(blocks) == list(range(blocks[0], blocks[-1] + 1)):
+        return f"blocks {blocks[0]} to {blocks[-1]}"
+    return f"blocks {', '.join(map(str, blocks))}"
 
 
-def _headlines(result: "Result") -> Any:
-    """The figure, first as it was asked for, then by the other choice of the block."""
+def _headlines(result: Result) -> Any:
+    """The score as `--select` asks for it, then by the other way to choose the block."""
     metrics = result.metrics
     name = metrics["headline"]
     metric = EVALUATION.metrics[name]
@@ -104,9 +97,3 @@ def _blocks_table(metrics: Any) -> Any:
             style="bold" if row["block"] == best else "",
         )  # fmt: skip
     return table
-
-
-def _remarks(rows: Any, images: int) -> list[str]:
-    total = images * len(rows)
-    counts = {key: sum(row[key] for row in rows) for key in COUNTED}
-    return [f"{counts[key]:,} of {total:,} {text}" for key, text in COUNTED.items() if counts[key]]

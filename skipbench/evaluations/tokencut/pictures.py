@@ -1,8 +1,8 @@
 """Discovered objects drawn over images: box, mask and eigenvector.
 
-results/<id>/01_worst_NAME.png …    pictures of a data set with true boxes or masks beside them;
-                                    sheet.png has the first of them
-results/<id>/tiles/                 the first pictures one by one, for the report's page
+results/<id>/01_worst_NAME.png …    images of a data set with ground truth; sheet.png has the
+                                    first of them
+results/<id>/tiles/                 the first images one by one, for the report's page
 OUT/NAME.png …                      plain pictures (`--images`), with objects.csv and sheet.png
 """
 
@@ -27,12 +27,17 @@ from skipbench.evaluations.pictures import (
     write_tiles,
 )
 from skipbench.evaluations.tokencut import EVALUATION
-from skipbench.evaluations.tokencut.record import CORNERS, reported
+from skipbench.evaluations.tokencut.record import (
+    CORNERS,
+    ImageObjects,
+    ious_by_image,
+    reported,
+    true_boxes,
+)
 from skipbench.evaluations.tokencut.run import Finder, TokencutRun
-from skipbench.evaluations.tokencut.scores import Seen, ious_by_image, true_boxes
 from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.files import ensure_writable, write_csv
-from skipbench.images import IGNORED, ImageItem, Picture, find_images, part_of
+from skipbench.images import IGNORED, Picture, find_images, part_of
 from skipbench.pipeline import inspect
 from skipbench.record_store import read_arrays
 from skipbench.records import Result
@@ -56,7 +61,7 @@ def outlined(image: np.ndarray, boxes: np.ndarray, colour: Colour) -> np.ndarray
 
 
 def in_colours(values: np.ndarray) -> np.ndarray:
-    """(height, width) → HWC uint8: what is above the mean red, below it blue."""
+    """(height, width) → HWC uint8: above the mean red, below it blue."""
     values = values - values.mean()
     share = values / max(float(np.abs(values).max()), 1e-12)
     ends = np.where(share[..., None] > 0, np.array(HIGH), np.array(LOW))
@@ -69,17 +74,17 @@ def dimmed_outside(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.where(mask[..., None], image, grey.repeat(3, -1)).round().astype(np.uint8)
 
 
-def panels(image: np.ndarray, seen: Seen, place: int) -> dict[str, np.ndarray]:
-    """place: of the block among those looked at."""
+def panels(image: np.ndarray, objects: ImageObjects, place: int) -> dict[str, np.ndarray]:
+    """place: index of the block among those evaluated."""
     return {
-        "box": outlined(image, seen.boxes[place], FOUND),
-        "mask": dimmed_outside(image, seen.mask(place)),
-        "map": in_colours(seen.map(place)),
+        "box": outlined(image, objects.boxes[place], FOUND),
+        "mask": dimmed_outside(image, objects.mask(place)),
+        "map": in_colours(objects.map(place)),
     }
 
 
 def truth_of(item: Item, image: np.ndarray, run: TokencutRun) -> np.ndarray:
-    """The picture with what is to be found."""
+    """The image with the ground truth over it."""
     if run.kind == "masks":
         mask = item.mask()
         found = np.where(mask == IGNORED, IGNORED, mask > 0).astype(np.uint8)
@@ -93,9 +98,9 @@ def draw_found(run: TokencutRun, result: Result, number: int) -> None:
     place = reported(run, result.metrics)
     best = _best_by_image(read_arrays(run.settings.out / f"{result.id}.npz"), place)
     chosen = from_both_ends(best, number)
-    first = list(range(min(number, len(run.data))))
+    first = range(min(number, len(run.data)))
     wanted = sorted({image for image, *_ in chosen} | set(first))
-    drawn = dict(_looked_at(run, [run.data[i] for i in wanted], wanted))
+    drawn = dict(_find(run, [run.data[i] for i in wanted], wanted))
     words = "IoU {:.2f}" if name == "iou" else "best IoU {:.2f}"
     how = f"{run.settings.method} on {run.settings.feature} of block {run.blocks[place]}"
     title = title_of(result, how, EVALUATION.metrics[name])
@@ -109,15 +114,18 @@ def draw_found(run: TokencutRun, result: Result, number: int) -> None:
     if rows:
         whole = sheet(rows[:MOST_ON_SHEET], LEGEND, title=title, aligned=True)
         save(whole, folder / "sheet.png")
-    _draw_tiles(folder / "tiles", run, {i: drawn[i] for i in first}, place, best, words)
+    ensure_writable(folder / "tiles")
+    scores = ["no label" if np.isnan(best[i]) else words.format(best[i]) for i in first]
+    tiles = [_tile(folder / "tiles", run, i, drawn[i], place, scores[i]) for i in first]
+    write_tiles(folder / "tiles", tiles)
     log.info("pictures: %s", folder)
 
 
-def _looked_at(finder: Finder, pictures: Sequence[Picture], numbers: Sequence[int]) -> Any:
+def _find(finder: Finder, pictures: Sequence[Picture], numbers: Sequence[int]) -> Any:
     plan = finder.plan(pictures)
     with progress("drawing", len(pictures)) as advance:
-        for place, seen in finder.look(pictures, plan, range(len(plan.shards))):
-            yield numbers[place], seen
+        for place, objects in finder.find(pictures, plan, range(len(plan.shards))):
+            yield numbers[place], objects
             advance(1)
 
 
@@ -128,60 +136,49 @@ def _best_by_image(arrays: dict[str, np.ndarray], place: int) -> np.ndarray:
     return np.array([rows[:, place].max() for rows in ious_by_image(arrays)])
 
 
-def _row(run: TokencutRun, item: Item, seen: Seen, place: int, note: str) -> list[Cell]:
+def _row(run: TokencutRun, item: Item, objects: ImageObjects, place: int, note: str) -> list[Cell]:
     image = item.read()
-    shown = panels(image, seen, place)
-    both = outlined(truth_of(item, image, run), seen.boxes[place], FOUND)
-    facts = "degenerate" if seen.found[place].degenerate else MAPS[run.settings.method]
+    shown = panels(image, objects, place)
+    both = outlined(truth_of(item, image, run), objects.boxes[place], FOUND)
+    facts = "degenerate" if objects.found[place].degenerate else MAPS[run.settings.method]
     return [Cell(both, item.name), Cell(shown["mask"], note), Cell(shown["map"], facts)]
 
 
-def _draw_tiles(
-    folder: Path,
-    run: TokencutRun,
-    drawn: dict[int, Seen],
-    place: int,
-    best: np.ndarray,
-    words: str,
-) -> None:
-    ensure_writable(folder)
-    tiles = []
-    for number, seen in drawn.items():
-        item = run.data[number]
-        image = item.read()
-        shown = panels(image, seen, place)
-        shared = {"image": image, "truth": truth_of(item, image, run)}
-        own = {"box": shown["box"], MAPS[run.settings.method]: shown["map"]}
-        score = "no label" if np.isnan(best[number]) else words.format(best[number])
-        note = f"block {run.blocks[place]}, {score}"
-        tiles.append(save_tile(folder, number, item.name, note, shared, own))
-    write_tiles(folder, tiles)
+def _tile(
+    folder: Path, run: TokencutRun, number: int, objects: ImageObjects, place: int, score: str
+) -> dict[str, Any]:
+    item = run.data[number]
+    image = item.read()
+    drawn = panels(image, objects, place)
+    shared = {"image": image, "truth": truth_of(item, image, run)}
+    own = {"box": drawn["box"], MAPS[run.settings.method]: drawn["map"]}
+    return save_tile(folder, number, item.name, f"block {run.blocks[place]}, {score}", shared, own)
 
 
 # -- plain pictures
 
 
 def find_objects(settings: TokencutSettings) -> Path:
-    """`--images`: box, mask and eigenvector drawn over each, into `out`, which is returned."""
-    found = find_images(settings.images)
-    pictures = part_of(found, settings.limit, settings.sample, settings.subset_seed)
-    keep_originals(pictures, [settings.out])
+    """`--images`: box, mask and eigenvector drawn over each, into `out`, which is returned.
+
+    One PNG a picture, a row for each block; objects.csv; the first of them on one sheet.
+    """
+    out = settings.out
+    pictures = part_of(
+        find_images(settings.images), settings.limit, settings.sample, settings.subset_seed
+    )
+    keep_originals(pictures, [out])
     if settings.skip_bad:
         pictures = list(decodable(pictures, settings.skip_bad, "these images"))
-    return draw_pictures(Finder(inspect(settings.ckpt, **settings.reading()), settings), pictures)
-
-
-def draw_pictures(finder: Finder, pictures: Sequence[ImageItem]) -> Path:
-    """One PNG a picture, a row for each block; objects.csv; the first of them on one sheet."""
-    out = finder.settings.out
+    finder = Finder(inspect(settings.ckpt, **settings.reading()), settings)
     ensure_writable(out)
     files = file_names([picture.name for picture in pictures])
     lines: dict[int, list[list[Any]]] = {}
     first: dict[int, list[Cell]] = {}
-    for number, seen in _looked_at(finder, pictures, range(len(pictures))):
-        rows = _rows(finder, pictures[number], seen)
+    for number, objects in _find(finder, pictures, range(len(pictures))):
+        rows = _rows(finder, pictures[number], objects)
         save(sheet(rows, aligned=True), out / f"{files[number]}.png")
-        lines[number] = _lines(finder, pictures[number], seen)
+        lines[number] = _lines(finder, pictures[number], objects)
         if number < MOST_ON_SHEET:
             first[number] = rows[-1]
     save(sheet([first[i] for i in sorted(first)], aligned=True), out / "sheet.png")
@@ -190,10 +187,10 @@ def draw_pictures(finder: Finder, pictures: Sequence[ImageItem]) -> Path:
     return out
 
 
-def _rows(finder: Finder, picture: Picture, seen: Seen) -> list[list[Cell]]:
+def _rows(finder: Finder, picture: Picture, objects: ImageObjects) -> list[list[Cell]]:
     image, rows = picture.read(), []
     for place, block in enumerate(finder.blocks):
-        shown, found = panels(image, seen, place), seen.found[place]
+        shown, found = panels(image, objects, place), objects.found[place]
         what = "degenerate: nothing stands out" if found.degenerate else f"{found.tokens} tokens"
         facts = f"{MAPS[finder.settings.method]}, block {block}"
         captions = {"box": picture.name, "mask": what, "map": facts}
@@ -201,9 +198,9 @@ def _rows(finder: Finder, picture: Picture, seen: Seen) -> list[list[Cell]]:
     return rows
 
 
-def _lines(finder: Finder, picture: Picture, seen: Seen) -> list[list[Any]]:
+def _lines(finder: Finder, picture: Picture, objects: ImageObjects) -> list[list[Any]]:
     return [
         [picture.name, block, *(f"{corner:g}" for corner in box), found.tokens, found.solver,
          int(found.degenerate), int(found.tied)]
-        for block, box, found in zip(finder.blocks, seen.boxes, seen.found, strict=True)
+        for block, box, found in zip(finder.blocks, objects.boxes, objects.found, strict=True)
     ]  # fmt: skip

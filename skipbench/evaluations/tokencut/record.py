@@ -1,38 +1,45 @@
-"""What object discovery writes down, and what it says aloud."""
+"""What object discovery measures in each image, and the record and remarks made of it.
+
+By image:             whole_image: score of the whole image as a box or mask
+By image and block:   boxes (4, in pixels of the original image), tokens (size of the object),
+                      solver (index in SOLVERS), degenerate, tied, score
+with boxes:           ious, ious_of   IoUs with all true boxes (rows of all images concatenated),
+                      and the number of rows of each image; the score is a hit, 0 or 1
+with masks:           accuracy, f_beta and f_beta_curve (255 thresholds); the score is the IoU
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skipbench.datasets import Boxes, Item
 from skipbench.evaluations.record import (
-    changes_from,
     checkpoint_part,
     environment_part,
-    interval_words,
+    recorded_protocol,
     timing_part,
 )
 from skipbench.evaluations.resume import Arrays
 from skipbench.evaluations.tokencut import EVALUATION
-from skipbench.evaluations.tokencut.method import SOLVERS
-from skipbench.evaluations.tokencut.scores import ious_by_image
+from skipbench.evaluations.tokencut.method import SOLVERS, Found, enlarged
 from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.features.store import model_part
 from skipbench.files import write_csv
-from skipbench.images import parse_size, size_name
+from skipbench.images import IGNORED, parse_size, resize_boxes, resize_mask, size_name
 from skipbench.metrics.intervals import RESAMPLES, resample_weights
 from skipbench.metrics.means import (
     SPLITS,
     CrossChosen,
+    box_iou,
     counts_of,
     cross_chosen,
     mean_percent,
     share_percent,
 )
-from skipbench.metrics.saliency import max_f_beta_percent
+from skipbench.metrics.saliency import f_beta_by_threshold, mask_scores, max_f_beta_percent
 from skipbench.record_store import plain_result
 from skipbench.records import Result
 
@@ -41,9 +48,110 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("skipbench")
 
+HIT = 0.5  # IoU
 HEADLINES = {"boxes": "corloc", "masks": "iou"}
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 OTHERS = ("degenerate", "dense", "tied", "f_beta", "max_f_beta", "accuracy")
+
+
+# -- by image
+
+
+@dataclass(frozen=True)
+class ImageObjects:
+    """The objects of one image, in its own pixels."""
+
+    found: Sequence[Found]  # by block
+    patch: int
+    input_hw: tuple[int, int]  # of the model's input, before padding
+    size_hw: tuple[int, int]  # of the original image
+
+    @property
+    def boxes(self) -> np.ndarray:
+        """(blocks, 4) float64."""
+        boxes = np.array([one.box(self.patch, self.input_hw) for one in self.found], np.float64)
+        return resize_boxes(boxes, self.input_hw, self.size_hw)
+
+    def mask(self, block: int) -> np.ndarray:
+        return self._full(self.found[block].mask)
+
+    def map(self, block: int) -> np.ndarray:
+        return self._full(self.found[block].map)
+
+    def _full(self, grid: np.ndarray) -> np.ndarray:
+        full = enlarged(grid, self.patch, self.input_hw)
+        return full if self.input_hw == self.size_hw else resize_mask(full, self.size_hw)
+
+    def arrays(self) -> Arrays:
+        return {
+            "boxes": self.boxes.astype(np.float32),
+            "tokens": np.array([one.tokens for one in self.found], np.int32),
+            "solver": np.array([SOLVERS.index(one.solver) for one in self.found], np.uint8),
+            "degenerate": np.array([one.degenerate for one in self.found]),
+            "tied": np.array([one.tied for one in self.found]),
+        }
+
+
+def true_boxes(item: Item, hard: bool) -> Boxes:
+    return item.boxes() if hard else item.boxes().without_hard()
+
+
+def score_boxes(item: Item, objects: ImageObjects, hard: bool = True) -> Arrays:
+    """hard: with boxes marked difficult or truncated."""
+    truth = true_boxes(item, hard)
+    ious = box_iou(truth.xyxy, objects.boxes)
+    whole = np.array([(0, 0, objects.size_hw[1], objects.size_hw[0])])
+    return {
+        "score": (ious.max(0) >= HIT).astype(np.float32),
+        "whole_image": np.array(box_iou(truth.xyxy, whole).max() >= HIT, np.float32),
+        "ious": ious.astype(np.float32),
+        "ious_of": np.array(len(ious), np.int32),
+    }
+
+
+def score_masks(item: Item, objects: ImageObjects) -> Arrays:
+    """The object is everything but the background."""
+    mask = item.mask()
+    truth, counted = mask > 0, mask != IGNORED
+    blocks = range(len(objects.found))
+    scores = [mask_scores(objects.mask(block), truth, counted) for block in blocks]
+    curves = [f_beta_by_threshold(_rounded(objects.map(block)), truth, counted) for block in blocks]
+    return {
+        "score": np.array([one.iou for one in scores], np.float32),
+        "whole_image": np.array(mask_scores(truth | True, truth, counted).iou, np.float32),
+        "accuracy": np.array([one.accuracy for one in scores], np.float32),
+        "f_beta": np.array([one.f_beta for one in scores], np.float32),
+        "f_beta_curve": np.array(curves, np.float32),
+    }
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """Scaled so that the largest magnitude is 1, and rounded so that noise does not rank pixels."""
+    return np.round(values / max(float(np.abs(values).max()), 1e-300), 7)
+
+
+def stacked(images: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
+    """One array per name, images along its first axis."""
+    joined = {name: np.concatenate if name == "ious" else np.stack for name in images[0]}
+    return {name: join([one[name] for one in images]) for name, join in joined.items()}
+
+
+def gathered(parts: Sequence[Mapping[str, np.ndarray]], numbers: Sequence[int]) -> Arrays:
+    """Parts of `stacked` as one, images in order. numbers: the image at each place of the parts."""
+    places = np.argsort(numbers)
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if "ious" in whole:
+        rows = ious_by_image(whole)
+        whole["ious"] = np.concatenate([rows[place] for place in places])
+    return {name: array if name == "ious" else array[places] for name, array in whole.items()}
+
+
+def ious_by_image(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """(true boxes, blocks) for each image."""
+    return np.split(arrays["ious"], np.cumsum(arrays["ious_of"])[:-1])
+
+
+# -- the record
 
 
 def determines(run: "TokencutRun") -> dict[str, Any]:
@@ -59,13 +167,12 @@ def determines(run: "TokencutRun") -> dict[str, Any]:
 
 
 def protocol_part(settings: TokencutSettings, kind: str) -> dict[str, Any]:
-    """kind: of what is scored, boxes or masks; τ and ε are TokenCut's alone."""
-    tau, eps = settings.threshold, settings.weak_link
-    cut = {"tau": tau, "eps": eps} if settings.method == "tokencut" else {}
+    """kind: what is scored, boxes or masks. Only TokenCut has τ and ε."""
+    cut = {"tau": settings.threshold, "eps": settings.weak_link}
     return {
         "name": "paper",
         "method": settings.method,
-        **cut,
+        **(cut if settings.method == "tokencut" else {}),
         "feature": settings.feature,
         "size": size_name(parse_size(settings.size)),
         "score": kind,
@@ -73,23 +180,17 @@ def protocol_part(settings: TokencutSettings, kind: str) -> dict[str, Any]:
     }
 
 
-def changes(settings: TokencutSettings, kind: str) -> dict[str, Any]:
-    """Settings that differ from the protocol's: [its own, this]."""
-    usual = TokencutSettings(ckpt="", dataset="any", method=settings.method)
-    return changes_from(protocol_part(usual, kind), protocol_part(settings, kind))
-
-
-def metrics(run: "TokencutRun", arrays: Arrays, honest: CrossChosen | None) -> dict[str, Any]:
-    """arrays: by image, of `gathered`; honest: of `chosen_on_others`."""
+def metrics(run: "TokencutRun", arrays: Arrays, holdout: CrossChosen | None) -> dict[str, Any]:
+    """arrays: of `gathered`; holdout: of `cross_chosen_block`."""
     name, blocks = HEADLINES[run.kind], run.blocks
     weights = resample_weights(len(arrays["score"]), RESAMPLES, 0)
     rows = _by_block(arrays, blocks, name, weights)
     best = max(rows, key=lambda row: row[name])
     chosen = {"val": {key: best[key] for key in (name, "interval", "block")}, "holdout": None}
-    if honest:
-        value, ends = mean_percent(honest.counts, weights)
-        often = {str(b): int(n) for b, n in zip(blocks, honest.chosen, strict=True) if n}
-        chosen["holdout"] = {name: value, "interval": ends, "block": None, "blocks": often}
+    if holdout:
+        value, ends = mean_percent(holdout.counts, weights)
+        times = {str(b): int(n) for b, n in zip(blocks, holdout.chosen, strict=True) if n}
+        chosen["holdout"] = {name: value, "interval": ends, "block": None, "blocks": times}
     where = run.settings.select if chosen[run.settings.select] else "val"
     figure = chosen[where] or {}
     several = len(blocks) > 1
@@ -104,18 +205,16 @@ def metrics(run: "TokencutRun", arrays: Arrays, honest: CrossChosen | None) -> d
     }
 
 
-def chosen_on_others(arrays: Arrays) -> CrossChosen | None:
-    """None of one block, or of too few images. One of which no pixel counts, counts for nothing."""
-    if arrays["score"].shape[1] == 1:
-        return None
+def cross_chosen_block(arrays: Arrays) -> CrossChosen | None:
+    """None for one block or too few images. Images without a labelled pixel have zero counts."""
     scores = arrays["score"].astype(np.float64)
     known = ~np.isnan(scores[:, 0])
-    honest = cross_chosen(scores[known])
-    if honest is None or known.all():
-        return honest
+    holdout = cross_chosen(scores[known]) if scores.shape[1] > 1 else None
+    if holdout is None:
+        return None
     counts = np.zeros((len(scores), 2))
-    counts[known] = honest.counts
-    return replace(honest, counts=counts)
+    counts[known] = holdout.counts
+    return replace(holdout, counts=counts)
 
 
 def _by_block(
@@ -124,13 +223,15 @@ def _by_block(
     rows = []
     for place, block in enumerate(blocks):
         value, ends = mean_percent(counts_of(arrays["score"][:, place]), weights)
-        row = {"block": block, name: value, "interval": ends}
-        row["degenerate"] = int(arrays["degenerate"][:, place].sum())
-        row["dense"] = int((arrays["solver"][:, place] == SOLVERS.index("dense")).sum())
-        row["tied"] = int(arrays["tied"][:, place].sum())
-        if name == "iou":
-            row |= _mask_figures(arrays, place)
-        rows.append(row)
+        row = {
+            "block": block,
+            name: value,
+            "interval": ends,
+            "degenerate": int(arrays["degenerate"][:, place].sum()),
+            "dense": int((arrays["solver"][:, place] == SOLVERS.index("dense")).sum()),
+            "tied": int(arrays["tied"][:, place].sum()),
+        }
+        rows.append(row | (_mask_figures(arrays, place) if name == "iou" else {}))
     return rows
 
 
@@ -147,6 +248,7 @@ def _mask_figures(arrays: Arrays, place: int) -> dict[str, float]:
 
 def record(run: "TokencutRun", found: dict[str, Any]) -> Result:
     protocol = protocol_part(run.settings, run.kind)
+    usual = TokencutSettings(ckpt="", dataset="any", method=run.settings.method)
     return plain_result(
         id=run.id,
         evaluation="tokencut",
@@ -160,13 +262,14 @@ def record(run: "TokencutRun", found: dict[str, Any]) -> Result:
             "size": protocol["size"],
             "precision": run.backbone.precision,
         },
-        protocol={
-            **protocol,
-            "select": run.settings.select,
-            "changes": changes(run.settings, run.kind),
-            "splits": SPLITS if len(run.blocks) > 1 else None,
-            "interval": interval_words(),
-        },
+        protocol=recorded_protocol(
+            {
+                **protocol,
+                "select": run.settings.select,
+                "splits": SPLITS if len(run.blocks) > 1 else None,
+            },
+            protocol_part(usual, run.kind),
+        ),
         metrics=found,
         environment={**environment_part(run.backbone), "call": run.settings.call()},
         timing=timing_part(run.seconds, len(run.data), run.computed),
@@ -175,26 +278,26 @@ def record(run: "TokencutRun", found: dict[str, Any]) -> Result:
 
 
 def kept_arrays(
-    run: "TokencutRun", arrays: Arrays, found: Mapping[str, Any], honest: CrossChosen | None
+    run: "TokencutRun", arrays: Arrays, found: Mapping[str, Any], holdout: CrossChosen | None
 ) -> Arrays:
-    """By image; `counts` of the headline, as comparisons take them."""
+    """By image; `counts` of the headline are for comparisons."""
     kept = {name: array for name, array in arrays.items() if name != "f_beta_curve"}
     counts = {"val": counts_of(arrays["score"][:, reported(run, found)])}
-    if honest:
-        counts["holdout"] = honest.counts
+    if holdout:
+        counts["holdout"] = holdout.counts
     if found["chosen"]:
         kept |= {f"counts_{where}": array for where, array in counts.items()}
     return kept | {"counts": counts[found["selected_on"] or "val"]}
 
 
 def reported(run: "TokencutRun", found: Mapping[str, Any]) -> int:
-    """The place of the block that is best on these images, among those asked for."""
+    """Index in run.blocks of the block that is best on these images."""
     best = found["chosen"]["val"] if found["chosen"] else found
     return run.blocks.index(best["block"])
 
 
-def write_table(path: Path, run: "TokencutRun", arrays: Arrays, found: Mapping[str, Any]) -> None:
-    """The best block, image by image, for a spreadsheet."""
+def write_table(run: "TokencutRun", arrays: Arrays, found: Mapping[str, Any]) -> None:
+    """images.csv: the best block, image by image."""
     place = reported(run, found)
     column = {name: array[:, place] for name, array in arrays.items() if array.ndim > 1}
     if run.kind == "boxes":
@@ -215,13 +318,13 @@ def write_table(path: Path, run: "TokencutRun", arrays: Arrays, found: Mapping[s
         "solver": [SOLVERS[number] for number in column["solver"]],
         **{flag: column[flag].astype(int) for flag in ("degenerate", "tied")},
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_csv(path, [columns, *zip(*columns.values(), strict=True)])
+    folder = run.settings.out / run.id
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(folder / "images.csv", [columns, *zip(*columns.values(), strict=True)])
 
 
-def so_far(run: "TokencutRun", counts: np.ndarray) -> str:
-    """ "CorLoc 54.1", and of several blocks the best one. counts: (blocks, 2), summed over the
-    images."""
+def running_score(run: "TokencutRun", counts: np.ndarray) -> str:
+    """ "CorLoc 54.1", of the best block. counts: (blocks, 2), summed over images."""
     scores = share_percent(counts)
     best = int(scores.argmax())
     which = f" (block {run.blocks[best]})" if len(scores) > 1 else ""
@@ -229,7 +332,6 @@ def so_far(run: "TokencutRun", counts: np.ndarray) -> str:
 
 
 def log_remarks(found: Mapping[str, Any], images: int, settings: TokencutSettings) -> None:
-    """What a reader of the number should know."""
     if 2 * (degenerate := found.get("degenerate", 0)) > images:
         log.warning(
             "%d of %d images are degenerate: the score is mostly that of whole images; try "

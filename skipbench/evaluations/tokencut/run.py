@@ -2,7 +2,7 @@
 
 images → tokens of every block asked for (one pass) → one object a block → scores → record
 
-Features are not stored: what is found in an image is, shard by shard.
+Features are not stored; the objects found are, shard by shard.
 """
 
 import logging
@@ -24,7 +24,13 @@ from skipbench.evaluations.run import Cell, Run
 from skipbench.evaluations.tokencut import EVALUATION
 from skipbench.evaluations.tokencut import record as written
 from skipbench.evaluations.tokencut.method import Found, lost, tokencut
-from skipbench.evaluations.tokencut.scores import Seen, gathered, score_boxes, score_masks, stacked
+from skipbench.evaluations.tokencut.record import (
+    ImageObjects,
+    gathered,
+    score_boxes,
+    score_masks,
+    stacked,
+)
 from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.features.layers import parse_layers
 from skipbench.features.stream import (
@@ -47,9 +53,9 @@ TOKEN_ON_CPU = 4_000  # "bytes": eight images of 900 tokens are a shard
 
 
 class Finder:
-    """A backbone and a method: what they find in pictures."""
+    """Finds objects in pictures with a backbone and a method."""
 
-    shard_images = SHARD_IMAGES  # at most: they are kept together
+    shard_images = SHARD_IMAGES  # at most
 
     def __init__(self, inspection: Inspection, settings: TokencutSettings) -> None:
         self.inspection, self.settings = inspection, settings
@@ -58,41 +64,37 @@ class Finder:
         size = parse_size(settings.size)
         self.spec = FeatureSpec(blocks=self.blocks, tensors=(settings.feature,), size=size)
         self.seconds = {"features": 0.0, "cutting": 0.0}
+        self.patch = self.backbone.patch
         self._at_once = 2**31  # graphs; 1 once memory has run out
 
-    @property
-    def patch(self) -> int:
-        return self.backbone.patch
-
     def plan(self, pictures: Sequence[Picture]) -> Plan:
-        """Shards of some seconds of work: what is kept of an image is small."""
-        on_cpu = self.backbone.device.type == "cpu"
-        weight = TOKEN_ON_CPU if on_cpu else 1
+        """Shards of a few seconds of work each."""
+        weight = TOKEN_ON_CPU if self.backbone.device.type == "cpu" else 1
         return make_plan(
             pictures, self.spec.size, self.patch, weight, self.settings.source.workers,
             shard_images=self.shard_images,
         )  # fmt: skip
 
-    def look(
+    def find(
         self, pictures: Sequence[Picture], plan: Plan, shards: Sequence[int]
-    ) -> Iterator[tuple[int, Seen]]:
-        """Number of an image, and what is in it, in the order of the plan."""
+    ) -> Iterator[tuple[int, ImageObjects]]:
+        """Number and objects of each image of these shards, in the order of the plan."""
         source = self.settings.source
         extractor = Extractor(self.backbone, self.spec, source.batch_size, source.workers)
         started = time.monotonic()
         for batch in extractor.stream(pictures, plan, shards):
             self.seconds["features"] += time.monotonic() - started
             started = time.monotonic()
-            found = self._objects(batch)
+            found = self._find_all(batch)
             self.seconds["cutting"] += time.monotonic() - started
             for place, image in enumerate(batch.images):
                 mine = found[place * len(self.blocks) : (place + 1) * len(self.blocks)]
                 size_hw = pictures[image].size_hw()
-                yield image, Seen(mine, self.patch, plan.sizes_hw[image], size_hw)
+                yield image, ImageObjects(mine, self.patch, plan.sizes_hw[image], size_hw)
             started = time.monotonic()
 
-    def _objects(self, batch: FeatureBatch) -> list[Found]:
-        """Image by image, those of all its blocks."""
+    def _find_all(self, batch: FeatureBatch) -> list[Found]:
+        """Image by image, the objects of all blocks."""
         columns = [batch.columns[name] for name in self.spec.columns]
         height, width = columns[0].shape[1:3]
         tokens = torch.stack(columns, dim=1).flatten(0, 1).flatten(1, 2)
@@ -149,18 +151,18 @@ class TokencutRun(Run, Finder):
     def compute(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Result, Arrays]]:
         for cell in cells:
             log_adaptation(self.backbone, self.spec)
-            arrays = self._by_image(self.chunks(self.cells[0]))
-            unbiased = written.chosen_on_others(arrays)
-            metrics = written.metrics(self, arrays, unbiased)
+            arrays = self._by_image(self.chunks(cell))
+            holdout = written.cross_chosen_block(arrays)
+            metrics = written.metrics(self, arrays, holdout)
             written.log_remarks(metrics, len(self.data), self.settings)
-            result = written.record(self, metrics)
-            written.write_table(self.settings.out / result.id / "images.csv", self, arrays, metrics)
-            yield cell, result, written.kept_arrays(self, arrays, metrics, unbiased)
+            written.write_table(self, arrays, metrics)
+            kept = written.kept_arrays(self, arrays, metrics, holdout)
+            yield cell, written.record(self, metrics), kept
 
-    def score(self, item: Item, seen: Seen) -> Arrays:
+    def score(self, item: Item, objects: ImageObjects) -> Arrays:
         if self.kind == "masks":
-            return score_masks(item, seen)
-        return score_boxes(item, seen, self.settings.hard)
+            return score_masks(item, objects)
+        return score_boxes(item, objects, self.settings.hard)
 
     def drawn(self) -> list[Cell]:
         return self.cells if self.settings.pictures else []
@@ -171,27 +173,27 @@ class TokencutRun(Run, Finder):
         draw_found(self, result, self.settings.pictures)
 
     def tidy(self, cell: Cell) -> None:
-        self.chunks(self.cells[0]).forget()
+        self.chunks(cell).forget()
 
     def missing_images(self) -> int:
         """Images without a result yet."""
         if not self.missing():
             return 0
-        plan = self.plan(self.data.items)
-        done = self._done(plan, self.chunks(self.cells[0]))
-        return len(self.data) - sum(len(plan.shards[shard]) for shard in done)
+        parts = self._stored(self.plan(self.data.items)).values()
+        return len(self.data) - sum(len(part["score"]) for part in parts)
 
-    def _done(self, plan: Plan, chunks: Chunks) -> dict[int, Arrays]:
-        """What earlier runs have left, by shard."""
+    def _stored(self, plan: Plan) -> dict[int, Arrays]:
+        """Results of earlier runs, by shard."""
+        chunks = self.chunks(self.cells[0])
         shards = () if self.settings.force else range(len(plan.shards))
-        left = {shard: chunks.load(shard) for shard in shards}
-        return {shard: part for shard, part in left.items() if part is not None}
+        loaded = {shard: chunks.load(shard) for shard in shards}
+        return {shard: part for shard, part in loaded.items() if part is not None}
 
     def _by_image(self, chunks: Chunks) -> Arrays:
         plan = self.plan(self.data.items)
-        done = self._done(plan, chunks)
+        done = self._stored(plan)
         todo = [shard for shard in range(len(plan.shards)) if shard not in done]
-        for part in done.values():  # fp16 may have overflowed: it goes on as it would have
+        for part in done.values():  # after an overflow of fp16, the safer precision stays
             now = BY_SAFETY.index(self.backbone.precision)
             self.backbone.precision = BY_SAFETY[max(now, int(part["precision"].max()))]
         before = sum(len(plan.shards[shard]) for shard in done)
@@ -204,21 +206,22 @@ class TokencutRun(Run, Finder):
             for shard, part in self._compute(plan, todo, advance, counts):
                 chunks.save(shard, part)
                 done[shard] = part
-        numbers = [image for shard in sorted(done) for image in plan.shards[shard]]
-        return gathered([done[shard] for shard in sorted(done)], numbers)
+        numbers = [image for shard in done for image in plan.shards[shard]]
+        return gathered(list(done.values()), numbers)
 
     def _compute(
         self, plan: Plan, shards: Sequence[int], advance: Progress, counts: np.ndarray
     ) -> Iterator[tuple[int, Arrays]]:
-        """Shard by shard; images are decoded ahead across their borders. counts: of `so_far`."""
+        """Shard by shard; decoding runs ahead across shards. counts: of `running_score`."""
         images: list[Arrays] = []
         waiting = deque(shards)
-        for image, seen in self.look(self.data.items, plan, shards):
-            kept = {"precision": np.array(BY_SAFETY.index(self.backbone.precision), np.uint8)}
-            images.append(seen.arrays() | self.score(self.data[image], seen) | kept)
+        for image, objects in self.find(self.data.items, plan, shards):
+            precision = np.array(BY_SAFETY.index(self.backbone.precision), np.uint8)
+            scores = self.score(self.data[image], objects)
+            images.append({**objects.arrays(), **scores, "precision": precision})
             self.computed += 1
-            counts += counts_of(images[-1]["score"])
-            advance(1, written.so_far(self, counts))
+            counts += counts_of(scores["score"])
+            advance(1, written.running_score(self, counts))
             if len(images) == len(plan.shards[waiting[0]]):
                 yield waiting.popleft(), stacked(images)
                 images = []

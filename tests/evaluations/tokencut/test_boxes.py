@@ -13,7 +13,7 @@ from skimage import data as photographs
 
 from skipbench.datasets import Boxes, Item, open_dataset
 from skipbench.evaluations.tokencut.method import Found
-from skipbench.evaluations.tokencut.scores import Seen, score_boxes
+from skipbench.evaluations.tokencut.record import ImageObjects, score_boxes
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -76,13 +76,13 @@ def test_lost_by_plain_code(run, backbone):
 
 def test_an_iou_of_a_half_is_a_hit():
     found = [Found(np.ones((2, 2), bool), np.zeros((2, 2)), 0)]
-    seen = Seen(found, 8, (16, 16), (16, 16))
+    objects = ImageObjects(found, 8, (16, 16), (16, 16))
     for height, hit in ((8, 1), (7, 0)):
         boxes = Boxes(np.array([[0.0, 0, 16, height]]), ("thing",), np.zeros(1, bool))
         item = Item("a", Path("a.png"), read_boxes=None)
         object.__setattr__(item, "read_boxes", lambda boxes=boxes: boxes)
         Image.new("RGB", (16, 16)).save("a.png")
-        scored = score_boxes(item, seen)
+        scored = score_boxes(item, objects)
         assert scored["score"].tolist() == [hit] and scored["whole_image"] == hit
 
 
@@ -150,7 +150,7 @@ def test_voc_has_trainval_with_hard_boxes(run):
     assert record.dataset["split"] == "trainval" and record.dataset["official_images"] == 11_540
     assert record.dataset["partial"] and record.dataset["classes"] == 0
     assert record.dataset["names"] == names[:4] and record.dataset["empty"] == names[4:]
-    assert "1 images without a box" in shown.stderr and "1 without a box" in shown.stdout
+    assert "1 images without a box" in shown.stderr and "1 image without a box" in shown.stdout
     assert arrays["ious_of"].tolist() == [2, 2, 1, 1] and record.protocol["hard"] is True
     # In the XML pixels count from 1 and both ends are inside: 3, 2, 20, 11 are 18 × 10 pixels.
     assert arrays["ious"][:2, 0].tolist() == pytest.approx([180 / 1320, 16 * 14 / 1320])
@@ -190,7 +190,7 @@ def test_images_without_a_box_or_with_crowds_alone_are_left_out_and_counted(run)
     assert shown.exit_code == 0, shown.stderr
     record, arrays = only()
     assert record.dataset["names"] == ["c0"] and record.dataset["empty"] == ["c1", "c2"]
-    assert "2 images without a box" in shown.stderr and "2 without a box" in shown.stdout
+    assert "2 images without a box" in shown.stderr and "2 images without a box" in shown.stdout
     assert arrays["ious_of"].tolist() == [1]
     box = arrays["boxes"][0, 0].tolist()
     assert arrays["ious"][0, 0] == pytest.approx(plain.iou((3, 4, 23.5, 16), box))
