@@ -1,17 +1,14 @@
 """`skipbench env`: versions, device, threads. Paste it into a bug report."""
 
-import json
 import platform
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import typer
-
-from skipbench.cli.generated import add_command
-from skipbench.console import echo
+from skipbench import __version__
+from skipbench.cli.commands import command
+from skipbench.console import echo, echo_json
 from skipbench.engine.machine import versions
+from skipbench.files import cache_folder, size_text
 from skipbench.settings import Settings, same_as
 from skipbench.settings.groups import FeatureSettings
 
@@ -21,33 +18,16 @@ class EnvSettings(Settings):
     cache: str | None = same_as(FeatureSettings, "cache", None)
 
 
-def add_to(app: typer.Typer) -> None:
-    add_command(app, "env", EnvSettings, env)
-
-
+@command("env", EnvSettings)
 def env(settings: EnvSettings, as_json: bool) -> None:
-    """Show versions, devices, threads, the faiss build, and free space of the cache."""
-    facts = environment(settings.cache)
-    if as_json:
-        echo(json.dumps(facts, indent=2))
-        return
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{k} {v}" for k, v in value.items())
-        elif isinstance(value, list):
-            value = "; ".join(map(str, value)) or "none"
-        echo(f"{name + ':':<18}{value}")
-
-
-def environment(cache: str | None = None) -> dict[str, Any]:
+    """Show versions, devices, threads, the faiss build, and free space for the cache."""
     import torch
 
-    from skipbench import __version__
     from skipbench.engine import vectors
-    from skipbench.files import cache_folder, size_text
 
-    folder = cache_folder(cache)
-    return {
+    folder = cache_folder(settings.cache).absolute()
+    existing = next(one for one in (folder, *folder.parents) if one.exists())
+    facts = {
         "skipbench": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
@@ -56,9 +36,18 @@ def environment(cache: str | None = None) -> dict[str, Any]:
         "devices": _devices(),
         "cuda_build": torch.version.cuda or "none: this torch has no CUDA",
         "threads": torch.get_num_threads(),
-        "cache": str(folder),
-        "cache_free": size_text(shutil.disk_usage(_existing(folder)).free),
+        "cache": str(cache_folder(settings.cache)),
+        "cache_free": size_text(shutil.disk_usage(existing).free),
     }
+    if as_json:
+        echo_json(facts)
+        return
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{k} {v}" for k, v in value.items())
+        elif isinstance(value, list):
+            value = "; ".join(map(str, value)) or "none"
+        echo(f"{name + ':':<18}{value}")
 
 
 def _devices() -> list[str]:
@@ -72,7 +61,3 @@ def _devices() -> list[str]:
     if torch.backends.mps.is_available():
         devices.append("mps")
     return devices
-
-
-def _existing(folder: Path) -> Path:
-    return next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
