@@ -64,10 +64,9 @@ class CheckSettings(ResultsSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateSettings(ResultsSettings):
-    baseline: Path | None = setting(
-        None, help="Write the noise to this baseline, for `check --sigma`.", parse=parsers.path,
-        panel=CHECK, metavar="FILE",
-    )  # fmt: skip
+    baseline: Path | None = same_as(
+        CheckSettings, "baseline", None, help="Baseline to write the noise to, for `check --sigma`."
+    )
     seeds: tuple[int, ...] = setting(
         (1, 2, 3, 4), help="More seeds to run.", parse=parsers.integers(0), panel=CHECK,
         metavar="N,N",

@@ -10,7 +10,13 @@ from skipbench.console import echo, echo_json, plain_table, shown, wide_page
 from skipbench.errors import UsageError, printable
 from skipbench.settings import parsers, same_as, setting
 from skipbench.settings.declaration import OUTPUT, RECORDS
-from skipbench.settings.groups import DataSettings, FeatureSettings, ReadingSettings, SelectSettings
+from skipbench.settings.groups import (
+    DataSettings,
+    FeatureSettings,
+    ReadingSettings,
+    RecordSettings,
+    SelectSettings,
+)
 
 if TYPE_CHECKING:
     from skipbench.results.paired import Move, Paired
@@ -27,17 +33,14 @@ class CompareSettings(SelectSettings):
     resamples: int = setting(
         2000, help="Bootstrap resamples.", parse=parsers.integer(100), panel=RECORDS, metavar="N"
     )
-    seed: int = setting(
-        0, help="Random seed.", parse=parsers.integer(0), panel=RECORDS, metavar="N"
-    )
+    seed: int = same_as(DataSettings, "subset_seed", 0, help="Random seed.", panel=RECORDS)
     top: int = setting(
         5, help="List N classes and images that differ most.", parse=parsers.integer(0),
         panel=OUTPUT, metavar="N",
     )  # fmt: skip
-    pictures: int = setting(
-        0, help="Draw the N images that differ most.", parse=parsers.integer(0), panel=OUTPUT,
-        metavar="N",
-    )  # fmt: skip
+    pictures: int = same_as(
+        RecordSettings, "pictures", 0, help="Draw the N images that differ most."
+    )
     out: Path | None = setting(
         None, help="Folder for the pictures.", parse=parsers.path, panel=OUTPUT, metavar="DIR",
         default_text="RESULTS/compare",

@@ -47,14 +47,11 @@ class VerifySettings(NameSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class SheetSettings(NameSettings):
-    split: str | None = setting(
-        None, help="Split to draw.", parse=parsers.text, panel=DATA, metavar="NAME",
-        default_text="val, or the only one",
-    )  # fmt: skip
-    limit: int = setting(
-        8, help="Number of images.", parse=parsers.integer(1), panel=DATA, metavar="N"
+    split: str | None = same_as(
+        VerifySettings, "split", None, help="Split to draw.", default_text="val, or the only one"
     )
-    seed: int = setting(0, help="Random seed.", parse=parsers.integer(0), panel=DATA, metavar="N")
+    limit: int = same_as(DataSettings, "limit", 8, help="Number of images.")
+    seed: int = same_as(DataSettings, "subset_seed", 0, help="Random seed.")
     classes: int | None = same_as(SegmentationSettings, "classes", None)
     out: Path | None = setting(
         None, help="PNG to write.", parse=parsers.path, panel=OUTPUT, metavar="FILE",

@@ -42,14 +42,16 @@ def demo(settings: DemoSettings) -> None:
     """
     from skipbench import demo as steps
     from skipbench import pipeline
+    from skipbench.datasets import open_dataset
+    from skipbench.drawing.sheet import dataset_sheet, save
     from skipbench.results.report import report
 
     folder = settings.out
     checkpoints = steps.make_checkpoints(folder)
     for path in checkpoints:
         show_inspection(pipeline.inspect(path, device="cpu"))
-    shapes = steps.draw_shapes(folder / "shapes.png")
-    echo(f"\nthe embedded data set, drawn with its masks: {shapes}\n")
+    save(dataset_sheet(open_dataset("shapes", limit=8)), folder / "shapes.png")
+    echo(f"\nthe embedded data set with its masks: {folder / 'shapes.png'}\n")
     records = steps.evaluate(checkpoints, folder)
     _show_results(records)
     page = report(records, folder / "report.html", title=steps.TITLE)

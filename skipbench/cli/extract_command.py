@@ -26,7 +26,7 @@ class ExtractSettings(CheckpointSettings, DataSettings, StoredFeatureSettings):
         argument=True, several=True,
     )  # fmt: skip
     dataset: str | None = setting(
-        None, help="Data set instead of IMAGES (`skipbench data list`), or folder:PATH.",
+        None, help="Data set instead of IMAGES (`skipbench data list`, folder:PATH).",
         parse=parsers.text, panel=WHAT, metavar="NAME",
     )  # fmt: skip
     layers: str = setting(
@@ -43,8 +43,8 @@ class ExtractSettings(CheckpointSettings, DataSettings, StoredFeatureSettings):
         None, help="Split of the data set.", parse=parsers.text, panel=DATA, metavar="NAME",
         default_text="val, or the only one",
     )  # fmt: skip
-    train_images: int | None = setting(
-        None, help="Random subset of N images.", parse=parsers.integer(1), panel=DATA, metavar="N"
+    train_images: int | None = same_as(
+        DataSettings, "limit", None, help="Random subset of N images."
     )
     subset_seed: int = same_as(
         DataSettings, "subset_seed", 0, help="Random seed of --sample and --train-images.",

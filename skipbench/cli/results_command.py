@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from skipbench.cli.commands import add_group, command
 from skipbench.console import echo, echo_json, page, plain_table, shown, wide_page
 from skipbench.errors import printable
-from skipbench.settings import Settings, parsers, setting
+from skipbench.settings import Settings, parsers, same_as, setting
 from skipbench.settings.declaration import RECORDS
 from skipbench.settings.groups import ResultsSettings
 
@@ -20,9 +20,9 @@ class ShowSettings(Settings):
         help="Record id, its beginning, or a file.", parse=parsers.text, panel=RECORDS,
         metavar="ID", argument=True,
     )  # fmt: skip
-    results: tuple[str, ...] = setting(
-        ("results",), help="Folder of records. Repeatable.", parse=parsers.texts, panel=RECORDS,
-        metavar="DIR", several=True,
+    results: tuple[str, ...] = same_as(
+        ResultsSettings, "results", ("results",), help="Folder of records. Repeatable.",
+        metavar="DIR", argument=False,
     )  # fmt: skip
 
 
