@@ -137,8 +137,8 @@ class Inspection:
             raise NumbersError(f"{name}, run {health.residual}: NaN or Inf arises in block {block}")
         if self.choice is None:
             raise UnclearVariant(
-                f"{name}: skip or skipless? Neither the file nor its weights tell:\n"
-                f"{self.verdict.reason}.\nSay which with --residual skip or --residual skipless."
+                f"{name}: skip or skipless? Neither the file nor its weights say:\n"
+                f"{self.verdict.reason}.\nSet --residual skip or --residual skipless."
             )
         return self.choice
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from skipbench import __version__
 from skipbench.cli.commands import command
 from skipbench.console import echo, echo_json
-from skipbench.engine.machine import versions
+from skipbench.engine.machine import processor, versions
 from skipbench.files import cache_folder, size_text
 from skipbench.settings import Settings, same_as
 from skipbench.settings.groups import FeatureSettings
@@ -53,7 +53,7 @@ def env(settings: EnvSettings, as_json: bool) -> None:
 def _devices() -> list[str]:
     import torch
 
-    devices = [f"cpu ({platform.processor() or platform.machine()})"]
+    devices = [f"cpu ({processor()})"]
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         memory = properties.total_memory / 1e9

@@ -12,24 +12,13 @@ if TYPE_CHECKING:
     from skipbench.pipeline import Inspection
     from skipbench.records import BlockHealth, VariantHealth
 
-FACTS = (
-    ("layout", "layout"),
-    ("weights", "weights taken"),
-    ("residual", "residual, as the file says"),
-    ("depth", "blocks"),
-    ("width", "width"),
-    ("heads", "heads"),
-    ("patch", "patch"),
-    ("mlp_width", "MLP width"),
-    ("grid_hw", "position grid"),
-    ("position_rule", "position rule"),
-    ("registers", "register tokens"),
-    ("layer_scale", "layer scale"),
-    ("epoch", "epoch"),
-    ("optimizer", "optimizer"),
-    ("initialisation", "initialisation"),
-    ("sha256", "sha256"),
-)
+FACTS = {
+    "layout": "layout", "weights": "weights used", "residual": "residual, from the file",
+    "depth": "blocks", "width": "width", "heads": "heads", "patch": "patch",
+    "mlp_width": "MLP width", "grid_hw": "position grid", "position_rule": "position rule",
+    "registers": "register tokens", "layer_scale": "layer scale", "epoch": "epoch",
+    "optimizer": "optimizer", "initialisation": "initialisation", "sha256": "sha256",
+}  # fmt: skip
 
 
 @command("inspect", CheckpointSettings)
@@ -78,10 +67,10 @@ def _facts_table(found: "Inspection") -> Any:
     table.add_column("fact", no_wrap=True)
     table.add_column("value", overflow="fold")
     table.add_column("read from", style="dim", overflow="fold")
-    for name, label in FACTS:
+    for name, label in FACTS.items():
         table.add_row(label, shown(_text(getattr(facts, name))), shown(facts.sources.get(name, "")))
     for head, count in facts.dropped.items():
-        table.add_row("left out", f"{shown(head)} ({count} tensors)", "not needed for features")
+        table.add_row("dropped", f"{shown(head)} ({count} tensors)", "not needed for features")
     return table
 
 

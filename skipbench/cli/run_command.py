@@ -128,18 +128,15 @@ def _show_forecasts(forecasts: "Sequence[Forecast]") -> None:
             records = f"{each.missing} of {each.records}"
             took = duration(each.seconds), size_text(each.disk_bytes)
             table.add_row(*_place(each), "to do", records, f"{each.images:,}", *took)
-    _print(table, [*_failures(forecasts), *_in_all(forecasts)])
-
-
-def _in_all(forecasts: "Sequence[Forecast]") -> list[str]:
     todo = [each for each in forecasts if each.state == "to do"]
     memory = max((each.memory_bytes for each in todo), default=0)
-    return [
+    total = [
         f"{len(todo)} of {len(forecasts)} cells to do: {sum(e.missing for e in todo)} records, "
         f"{sum(e.images for e in todo):,} images through the backbone",
         f"in all about {duration(sum(e.seconds for e in todo))}, "
         f"{size_text(sum(e.disk_bytes for e in todo))} of disk, {size_text(memory)} of memory",
     ]
+    _print(table, [*_failures(forecasts), *total])
 
 
 # -- both

@@ -7,7 +7,7 @@ from skipbench.cli.commands import command
 from skipbench.console import echo, open_in_browser, wide_page
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, size_text, write_whole
-from skipbench.settings import parsers, setting
+from skipbench.settings import parsers, same_as, setting
 from skipbench.settings.declaration import OUTPUT, RECORDS
 from skipbench.settings.groups import ResultsSettings, SelectSettings
 
@@ -90,10 +90,7 @@ def table(settings: TableSettings) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSettings(ResultsSettings):
-    out: Path = setting(
-        Path("report.html"), help="File to write.", parse=parsers.path, panel=OUTPUT,
-        metavar="FILE", flags=("--out", "-o", "--output"),
-    )  # fmt: skip
+    out: Path = same_as(TableSettings, "out", Path("report.html"), help="File to write.")
     title: str | None = setting(
         None, help="Title of the page.", parse=parsers.text, panel=OUTPUT, metavar="TEXT"
     )
