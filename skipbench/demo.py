@@ -3,7 +3,6 @@
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,9 +14,7 @@ from skipbench.evaluations.base import Evaluation
 from skipbench.files import ensure_writable
 from skipbench.pipeline import carry_out, open_run
 from skipbench.records import CheckpointFacts, Residual
-
-if TYPE_CHECKING:
-    from skipbench.results.read import Stored
+from skipbench.results.read import Stored
 
 SEED = 0
 TITLE = "skipbench demo: two untrained models on drawn shapes"
@@ -67,10 +64,8 @@ def make_checkpoints(folder: Path) -> tuple[Path, Path]:
     return skip, save_checkpoint(folder / "skipless.safetensors", weights, header)
 
 
-def evaluate(ckpts: Sequence[Path], folder: Path) -> "list[Stored]":
+def evaluate(ckpts: Sequence[Path], folder: Path) -> list[Stored]:
     """Every evaluation of both models: these records alone, without those of an older demo."""
-    from skipbench.results.read import Stored
-
     one_each = [e for e in evaluations().values() if not e.takes_several_checkpoints]
     runs: list[tuple[Evaluation, Sequence[Path]]]
     runs = [(one, [ckpt]) for ckpt in ckpts for one in one_each]

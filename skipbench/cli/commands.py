@@ -52,7 +52,8 @@ class Command(TyperCommand):
 app = typer.Typer(
     name="skipbench",
     cls=Group,
-    help="Dense-prediction evaluation of frozen vision transformers, with and without skips.",
+    help="Dense-prediction evaluation of frozen vision transformers, with and without skip "
+    "connections.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
