@@ -92,12 +92,12 @@ def command(
     *,
     group: typer.Typer = app,
     flags: Sequence[str] = ("as_json",),
-    keeps: bool = True,
+    resumable: bool = True,
     doc: str = "",
     short_help: str | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """flags: arguments of the function beside the settings. keeps: an interrupted run can be
-    resumed. doc: instead of the function's docstring."""
+    """flags: arguments of the function beside the settings. resumable: if interrupted, finished work
+    is kept. doc: instead of the function's docstring."""
     parameters = dict(_parameters(settings))
     for flag in (*flags, "quiet", "verbose", "help"):
         parameters[flag] = _parameter(flag, FLAGS[flag], False)
@@ -105,7 +105,7 @@ def command(
     def add(function: Callable[..., None]) -> Callable[..., None]:
         def run(quiet: bool, verbose: bool, **given: Any) -> None:
             set_up_log(verbose, quiet)
-            with _exit_codes(verbose, keeps):
+            with _exit_codes(verbose, resumable):
                 made = settings.make(values_of(settings, given))
                 function(made, **{flag: given[flag] for flag in flags})
                 sys.stdout.flush()  # here, where a closed pipe is handled
@@ -131,9 +131,9 @@ def values_of(settings: type[Settings], given: Mapping[str, Any]) -> dict[str, A
 
 
 @contextmanager
-def _exit_codes(verbose: bool, keeps: bool) -> Iterator[None]:
+def _exit_codes(verbose: bool, resumable: bool) -> Iterator[None]:
     """An error becomes one message and an exit code."""
-    kept = "; finished work is kept" if keeps else ""
+    kept = "; finished work is kept" if resumable else ""
     try:
         with signals_end_it(remove_partial_files):
             yield

@@ -137,7 +137,7 @@ def _count(entry: tuple[str, dict[str, Any]]) -> str:
     return f"[yellow]{name} {found:,} of {official:,}{labels}[/yellow]"
 
 
-@command("verify", VerifySettings, group=data, keeps=False)
+@command("verify", VerifySettings, group=data, resumable=False)
 def verify(settings: VerifySettings, as_json: bool) -> None:
     """Check a data set: counts, pairs, sizes, labels.
 
@@ -194,7 +194,7 @@ def _verdict(split: "SplitReport") -> str:
     return "[yellow]incomplete[/yellow]" if split.missing else "[green]sound[/green]"
 
 
-@command("show", SheetSettings, group=data, flags=(), keeps=False)
+@command("show", SheetSettings, group=data, flags=(), resumable=False)
 def show(settings: SheetSettings) -> None:
     """Draw random images with their masks or boxes, in the data set's colours."""
     from skipbench.datasets import open_dataset

@@ -97,7 +97,7 @@ class ReportSettings(ResultsSettings):
     open: bool = setting(False, help="Open it in a browser.", panel=OUTPUT)
 
 
-@command("report", ReportSettings, flags=(), keeps=False)
+@command("report", ReportSettings, flags=(), resumable=False)
 def report(settings: ReportSettings) -> None:
     """Write a self-contained HTML page: tables, curves, classes, pictures, provenance.
 
