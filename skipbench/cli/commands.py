@@ -96,8 +96,8 @@ def command(
     doc: str = "",
     short_help: str | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """flags: arguments of the function beside the settings. resumable: if interrupted, finished work
-    is kept. doc: instead of the function's docstring."""
+    """flags: arguments of the function beside the settings. resumable: finished work is kept if
+    interrupted. doc: instead of the function's docstring."""
     parameters = dict(_parameters(settings))
     for flag in (*flags, "quiet", "verbose", "help"):
         parameters[flag] = _parameter(flag, FLAGS[flag], False)
