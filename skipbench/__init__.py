@@ -46,11 +46,8 @@ def _public() -> list[str]:
     """With a function for each evaluation, and `probe_all` where `probe` returns one record."""
     from skipbench.evaluations import evaluations
 
-    functions = [
-        *evaluations(),
-        *(f"{e.name}_all" for e in evaluations().values() if e.returns_one),
-    ]
-    return sorted(["__version__", *_HOME, *functions])
+    several = [f"{one.name}_all" for one in evaluations().values() if one.returns_one]
+    return sorted(["__version__", *_HOME, *evaluations(), *several])
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from skipbench.records import Result
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """`probe(ckpt, dataset, **settings)` and its like; `probe_all` always returns a list."""
+    """`probe(ckpt, dataset, **settings)` and the like; `probe_all` always returns a list."""
     evaluation = find_evaluation(name.removesuffix("_all"))
     one = (evaluation.returns_one or evaluation.writes_one) and not name.endswith("_all")
 
@@ -20,7 +20,7 @@ def function_of(name: str) -> Callable[..., Any]:
         settings = evaluation.settings.make(_named(evaluation, args, given))
         run = open_run(evaluation, settings)
         if one and len(run.cells) > 1:
-            raise UsageError(f"{len(run.cells)} records were asked for: use {name}_all")
+            raise UsageError(f"these settings give {len(run.cells)} records: use {name}_all")
         results = carry_out(run)
         return results[0] if one else results
 
@@ -58,16 +58,9 @@ def _named(evaluation: Evaluation, args: tuple[Any, ...], given: dict[str, Any])
 def _signature(evaluation: Evaluation, one: bool) -> inspect.Signature:
     defaults = evaluation.settings.defaults()
     first = evaluation.settings.positional
-    names = [*first, *(name for name in evaluation.settings.options() if name not in first)]
-    parameters = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD if name in first else _KEYWORD,
-            default=inspect.Parameter.empty if name in first else defaults[name],
-        )
-        for name in names
-    ]
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in first]
+    for name in evaluation.settings.options():
+        if name not in first:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(name, kind, default=defaults[name]))
     return inspect.Signature(parameters, return_annotation=Result if one else list[Result])
-
-
-_KEYWORD = inspect.Parameter.KEYWORD_ONLY

@@ -1,8 +1,8 @@
 """Everything skipbench raises on purpose. The exit code of the command line is the class's.
 
     SkipbenchError
-    ├── UsageError          2   the command asks for what cannot be
-    │   └── UnclearVariant  2   skip or skipless? the weights do not tell
+    ├── UsageError          2   invalid command or option, including an unavailable device
+    │   └── UnclearVariant  2   neither the file nor its weights say whether skip or skipless
     ├── CheckpointError     3   the weights file
     ├── DataError           4   an image, a mask, a data set
     ├── NumbersError        6   NaN or Inf
@@ -68,12 +68,12 @@ def count_of(number: int, one: str, several: str = "") -> str:
 
 
 def printable(text: str) -> str:
-    """One line: control characters, and what is no text, are written out."""
+    """On one line, with control and undecodable characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of several lines."""
+    """The same line by line."""
     return "\n".join(map(printable, text.split("\n")))

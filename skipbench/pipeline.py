@@ -2,8 +2,8 @@
 
     settings → data opened → checkpoint opened → cells (one per record) → features → method → record
 
-`evaluate` is the whole of it; `open_run` stops before the work and `carry_out` does the work.
-`inspect`, `load_backbone` and `extract` are its parts for use from Python.
+`open_run` prepares everything but the work, and `carry_out` does the work. `inspect`,
+`load_backbone` and `extract` are its parts for use from Python.
 """
 
 import logging
@@ -45,17 +45,8 @@ from skipbench.records import (
 if TYPE_CHECKING:
     from skipbench.evaluations import Evaluation
     from skipbench.evaluations.run import Run
-    from skipbench.settings import Settings
 
 log = logging.getLogger("skipbench")
-
-
-# -- the line
-
-
-def evaluate(evaluation: "Evaluation", settings: "Settings") -> list[Result]:
-    """Records of what the settings ask for: found in the results, or computed and stored."""
-    return carry_out(open_run(evaluation, settings))
 
 
 def open_run(
@@ -64,7 +55,7 @@ def open_run(
     data: Sequence[Dataset] = (),
     inspections: "Sequence[Inspection]" = (),
 ) -> "Run":
-    """Everything but the work. data, inspections: if they are open already."""
+    """data, inspections: if they are open already."""
     data = data or evaluation.open_data(settings)
     inspections = inspections or [
         inspect(ckpt, **reading) for ckpt, reading in settings.checkpoints()
@@ -73,7 +64,7 @@ def open_run(
 
 
 def carry_out(run: "Run") -> list[Result]:
-    """The record of each cell. Resumable: finished cells are found, started ones continue."""
+    """The record of each cell: found in the results, or computed and stored. Resumable."""
     out = run.settings.out
     ensure_writable(out)
     results = {} if run.always else _existing(run)
@@ -97,20 +88,17 @@ def carry_out(run: "Run") -> list[Result]:
 
 
 def _existing(run: "Run") -> dict[str, Result]:
-    """Records that need not be made again, by id."""
+    """Records that need not be computed again, by id."""
     missing, out, found = run.missing(), run.settings.out, {}
     for cell in run.cells:
         name = run.describe(cell)
         if cell not in missing and (result := find_result(out, cell.id)):
             log.info("%s: record exists (%s); --force recomputes it", name, cell.id)
             found[cell.id] = relabel(out, result, run.backbone.facts)
-            run.tidy(cell)  # left behind by a run that ended at the very last moment
+            run.tidy(cell)  # files left by a run that was killed after writing the record
         elif not run.settings.force and (out / f"{cell.id}.json").exists():
             log.warning("the record %s is damaged and is computed again", cell.id)
     return found
-
-
-# -- its parts
 
 
 class Reading(TypedDict, total=False):
@@ -149,8 +137,8 @@ class Inspection:
             raise NumbersError(f"{name}, run {health.residual}: NaN or Inf arises in block {block}")
         if self.choice is None:
             raise UnclearVariant(
-                f"{name}: skip or skipless? Neither the file nor its weights tell:\n"
-                f"{self.verdict.reason}.\nSay which with --residual skip or --residual skipless."
+                f"{name}: skip or skipless? Neither the file nor its weights say:\n"
+                f"{self.verdict.reason}.\nSet --residual skip or --residual skipless."
             )
         return self.choice
 
@@ -161,34 +149,30 @@ class Inspection:
 
 def inspect(source: str | Path, **reading: Unpack[Reading]) -> Inspection:
     """Open a checkpoint and find out, on a few photographs, whether it is skip or skipless."""
-    asked = _asked(reading.get("residual", "auto"))
-    where = choose_device(reading.get("device", "auto"))
-    opened = open_model(
-        source,
-        weights=reading.get("weights"),
-        expected=reading.get("expected"),
+    residual = reading.get("residual", "auto")
+    if residual not in ("auto", *get_args(Residual)):
+        raise UsageError(f"--residual {residual!r}: give skip, skipless or auto")
+    asked: Residual | None = None if residual == "auto" else residual  # type: ignore[assignment]
+    device = choose_device(reading.get("device", "auto"))
+    checkpoint = open_checkpoint(
+        source, weights=reading.get("weights"), expected=reading.get("expected"),
         position_rule=reading.get("position_rule"),
-    )
-    model = labelled(opened, reading.get("labels") or {})
+    )  # fmt: skip
+    model = labelled(vit_model(checkpoint), reading.get("labels") or {})
     facts = model.facts
     for note in facts.notes:
         log.info("%s: %s", facts.name, note)
-    verdict = examine(model, where)
+    verdict = examine(model, device)
     choice = choose_variant(facts, asked, verdict)
     if choice and choice.warning:
         log.warning("%s", choice.warning)
     elif choice and asked is None and facts.residual is None:
         log.info("%s: taken as %s; %s", facts.name, choice.residual, verdict.reason)
-    return Inspection(model, verdict, choice, where)
-
-
-def open_model(source: str | Path, **reading: Any) -> Model:
-    """The family that knows it opens it."""
-    return vit_model(open_checkpoint(source, **reading))
+    return Inspection(model, verdict, choice, device)
 
 
 def labelled(model: Model, labels: Mapping[str, str | int]) -> Model:
-    """With what the user says of it, where the file says nothing or something else."""
+    """With the facts given by the user, which override those of the file."""
     if unknown := set(labels) - set(LABELS):
         raise UsageError(f"no label {sorted(unknown)[0]!r}; give {', '.join(LABELS)}")
     sources = {**model.facts.sources, **dict.fromkeys(labels, TOLD)}
@@ -199,12 +183,12 @@ def labelled(model: Model, labels: Mapping[str, str | int]) -> Model:
 def load_backbone(
     source: str | Path, *, precision: str = "auto", **reading: Unpack[Reading]
 ) -> Backbone:
-    """A frozen backbone in the variant that the user, the file or the weights say.
+    """A frozen backbone, run as the variant given by the user, the file or the weights.
 
     reading: residual, weights, expected, position_rule, device, as for `inspect`.
     """
     device = choose_device(reading.get("device", "auto"))
-    choose_precision(precision, device)  # a wrong one is said before any work
+    choose_precision(precision, device)  # a wrong one is reported before any work
     return inspect(source, **reading).backbone(precision)
 
 
@@ -224,17 +208,15 @@ def extract(
     batch_size: int | None = None,
     workers: int | None = None,
 ) -> FeatureStore:
-    """The features of images, folders or a data set: from the cache, or computed and kept there.
+    """The features of images, folders or a data set: from the cache, or computed and stored there.
 
-    limit: of the first images alone; sample: of random ones.
+    limit: only of the first N images; sample: only of N random ones.
     """
     items: Sequence[ImageItem]
     if isinstance(images, Dataset):
         items = images.items
     else:
         items = find_images([images] if isinstance(images, str | Path) else images)
-    if (limit, sample) != (None, None):
-        items = part_of(items, limit, sample, subset_seed)
     if store_dtype not in get_args(StoreDtype):
         raise UsageError(f"no store dtype {store_dtype!r}; give fp16 or fp32")
     spec = FeatureSpec(
@@ -245,14 +227,9 @@ def extract(
     )
     log_adaptation(backbone, spec)
     return open_store(
-        backbone,
-        items,
-        spec,
-        cache=cache,
-        limit_bytes=cache_limit,
-        batch_size=batch_size,
-        workers=workers or default_workers(),
-    )
+        backbone, part_of(items, limit, sample, subset_seed), spec, cache=cache,
+        limit_bytes=cache_limit, batch_size=batch_size, workers=workers or default_workers(),
+    )  # fmt: skip
 
 
 def log_adaptation(backbone: Backbone, spec: FeatureSpec) -> None:
@@ -263,9 +240,3 @@ def log_adaptation(backbone: Backbone, spec: FeatureSpec) -> None:
             log.info("images are padded from %d×%d to %d×%d", *spec.size, *size_hw)
     if adapted := backbone.adaptation(size_hw):
         log.info("%s", adapted)
-
-
-def _asked(residual: str) -> Residual | None:
-    if residual not in ("auto", "skip", "skipless"):
-        raise UsageError(f"--residual {residual!r}: give skip, skipless or auto")
-    return None if residual == "auto" else residual  # type: ignore[return-value]

@@ -1,23 +1,21 @@
 """`skipbench cache list|clear`: stored features."""
 
-import json
 import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
 
 import typer
 
-from skipbench.cli.generated import Group, add_command
-from skipbench.console import echo
+from skipbench.cli.commands import add_group, command
+from skipbench.console import echo, echo_json
+from skipbench.errors import UsageError
+from skipbench.features.cache import Entry, entries, remove
+from skipbench.files import cache_folder, size_text
 from skipbench.settings import Settings, parsers, same_as, setting
 from skipbench.settings.declaration import FEATURES, OUTPUT
 from skipbench.settings.groups import FeatureSettings
-
-if TYPE_CHECKING:
-    from skipbench.features.cache import Entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,43 +26,33 @@ class CacheSettings(Settings):
 @dataclass(frozen=True, kw_only=True)
 class ClearSettings(CacheSettings):
     key: tuple[str, ...] = setting(
-        (), help="Keys as `skipbench cache list` shows them; none: all.", parse=parsers.texts,
+        (), help="Keys from `skipbench cache list`; none: all.", parse=parsers.texts,
         panel=FEATURES, metavar="KEY", argument=True, several=True,
     )  # fmt: skip
-    yes: bool = setting(False, help="Do not ask.", panel=OUTPUT, flags=("--yes", "-y"))
+    yes: bool = setting(
+        False, help="Do not ask for confirmation.", panel=OUTPUT, flags=("--yes", "-y")
+    )
 
 
-app = typer.Typer(cls=Group, help="List or clear cached features.", no_args_is_help=True)
+cache = add_group("cache", help="List or clear cached features.")
 
 
-def add_to(parent: typer.Typer) -> None:
-    add_command(app, "list", CacheSettings, list_)
-    add_command(app, "clear", ClearSettings, clear, flags=())
-    parent.add_typer(app, name="cache")
-
-
+@command("list", CacheSettings, group=cache)
 def list_(settings: CacheSettings, as_json: bool) -> None:
     """List cached features: checkpoint, images, size, last use."""
-    from skipbench.features.cache import entries
-    from skipbench.files import cache_folder, size_text
-
     root = cache_folder(settings.cache) / "features"
     found = list(entries(root))
     if as_json:
-        echo(json.dumps([_plain(entry) for entry in found], indent=2))
-        return
-    if not found:
+        echo_json([asdict(entry) | {"folder": str(entry.folder)} for entry in found])
+    elif not found:
         echo(f"nothing stored in {root}")
-        return
-    for entry in found:
-        echo(_line(entry))
-    echo(f"{size_text(sum(e.bytes for e in found))} in {root}")
+    else:
+        for entry in found:
+            echo(_line(entry))
+        echo(f"{size_text(sum(e.bytes for e in found))} in {root}")
 
 
-def _line(entry: "Entry") -> str:
-    """One entry in one line, most important facts first."""
-    from skipbench.files import size_text
-
+def _line(entry: Entry) -> str:
     about = entry.about
     parts = [
         entry.key[:8],
@@ -88,22 +76,20 @@ def _columns(names: Sequence[str]) -> str:
     return ", ".join(f"{t} of {','.join(map(str, sorted(b)))}" for t, b in blocks.items())
 
 
+@command("clear", ClearSettings, group=cache, flags=())
 def clear(settings: ClearSettings) -> None:
     """Delete cached features, except those in use by a running process."""
-    from skipbench.errors import UsageError
-    from skipbench.features.cache import entries, remove
-    from skipbench.files import cache_folder, size_text
-
-    key, yes = settings.key, settings.yes
+    key = settings.key
     found = list(entries(cache_folder(settings.cache) / "features"))
     chosen = [e for e in found if not key or any(e.key.startswith(k) for k in key)]
     if key and not chosen:
         raise UsageError(f"nothing stored under {', '.join(key)}; see `skipbench cache list`")
-    total = size_text(sum(entry.bytes for entry in chosen))
-    if chosen and not yes and not sys.stdin.isatty():
-        raise UsageError(f"{len(chosen)} sets of features, {total}: give --yes to delete them")
-    if chosen and not yes and not typer.confirm(f"Delete {len(chosen)} sets of features, {total}?"):
-        raise typer.Exit(0)
+    if chosen and not settings.yes:
+        what = f"{len(chosen)} sets of features, {size_text(sum(e.bytes for e in chosen))}"
+        if not sys.stdin.isatty():
+            raise UsageError(f"{what}: give --yes to delete them")
+        if not typer.confirm(f"Delete {what}?"):
+            raise typer.Exit(0)
     if not key:
         for small in ("indexes", "cells"):  # of COCO files; of suites
             shutil.rmtree(cache_folder(settings.cache) / small, ignore_errors=True)
@@ -111,15 +97,3 @@ def clear(settings: ClearSettings) -> None:
     echo(f"{size_text(sum(e.bytes for e in gone))} deleted, {len(gone)} of {len(chosen)}")
     if len(gone) < len(chosen):
         echo("the others are in use by a running process", err=True)
-
-
-def _plain(entry: "Entry") -> dict[str, Any]:
-    return {
-        "key": entry.key,
-        "folder": str(entry.folder),
-        "bytes": entry.bytes,
-        "last_used": entry.last_used,
-        "complete": entry.complete,
-        "columns": list(entry.columns),
-        "about": dict(entry.about),
-    }

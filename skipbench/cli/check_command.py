@@ -1,6 +1,5 @@
 """`skipbench check`: scores against a baseline, for CI. `skipbench calibrate`: their noise."""
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from skipbench.cli.generated import add_command
-from skipbench.console import echo, plain_table, shown, wide_page
+from skipbench.cli.commands import command
+from skipbench.console import echo, echo_json, plain_table, shown, wide_page
 from skipbench.errors import UsageError
+from skipbench.files import ensure_writable, write_whole
 from skipbench.settings import parsers, same_as, setting
 from skipbench.settings.declaration import CHECK, DATA, OUTPUT
 from skipbench.settings.groups import (
@@ -40,13 +40,13 @@ class CheckSettings(ResultsSettings):
         metavar="POINTS", default_text="0.5",
     )  # fmt: skip
     sigma: float | None = setting(
-        None, help="Instead: tolerance in standard deviations over seeds (`skipbench calibrate`). "
-        "2.8 is two deviations of the difference of two runs.", parse=parsers.amount, panel=CHECK,
-        metavar="N",
+        None, help="Instead of --tolerance: standard deviations over seeds (`skipbench "
+        "calibrate`). 2.8 is two deviations of the difference between two runs.",
+        parse=parsers.amount, panel=CHECK, metavar="N",
     )  # fmt: skip
     paired: bool = setting(
-        False, help="Instead: fail if the paired 95 % interval over images lies below 0. With "
-        "--update: store the counts by image that this needs.", panel=CHECK,
+        False, help="Instead of --tolerance: fail if the paired 95 % interval over images lies "
+        "below 0. With --update: store the per-image counts it needs.", panel=CHECK,
     )  # fmt: skip
     junit: Path | None = setting(
         None, help="Write JUnit XML.", parse=parsers.path, panel=OUTPUT, metavar="FILE"
@@ -64,30 +64,22 @@ class CheckSettings(ResultsSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateSettings(ResultsSettings):
-    baseline: Path | None = setting(
-        None, help="Write the noise to this baseline, for `check --sigma`.", parse=parsers.path,
-        panel=CHECK, metavar="FILE",
-    )  # fmt: skip
-    seeds: tuple[int, ...] = setting(
-        (1, 2, 3, 4),
-        help="Further seeds to run.",
-        parse=parsers.integers(0),
-        panel=CHECK,
-        metavar="N,N",
+    baseline: Path | None = same_as(
+        CheckSettings, "baseline", None, help="Baseline to write the noise to, for `check --sigma`."
     )
+    seeds: tuple[int, ...] = setting(
+        (1, 2, 3, 4), help="More seeds to run.", parse=parsers.integers(0), panel=CHECK,
+        metavar="N,N",
+    )  # fmt: skip
     ckpt: str | None = setting(
-        None, help="Weights, if they moved.", parse=parsers.text, panel=DATA, metavar="PATH"
+        None, help="Weights, if the file has moved.", parse=parsers.text, panel=DATA, metavar="PATH"
     )
     data_root: str | None = same_as(DataSettings, "data_root", None, panel=DATA)
     device: str = same_as(ReadingSettings, "device", "auto")
     cache: str | None = same_as(FeatureSettings, "cache", None)
 
 
-def add_to(app: typer.Typer) -> None:
-    add_command(app, "check", CheckSettings, check)
-    add_command(app, "calibrate", CalibrateSettings, calibrate)
-
-
+@command("check", CheckSettings)
 def check(settings: CheckSettings, as_json: bool) -> None:
     """Check scores against a baseline; exit 5 if one is worse or missing."""
     if settings.update:
@@ -99,26 +91,18 @@ def check(settings: CheckSettings, as_json: bool) -> None:
         )  # fmt: skip
         _show_update(settings.baseline, old, made, as_json)
         return
+    from skipbench.results import check_formats
     from skipbench.results.check import check as run
 
     verdicts = run(
         settings.results, settings.baseline, tolerance=settings.tolerance, sigma=settings.sigma,
         paired=settings.paired, where=settings.where, strict=settings.strict,
     )  # fmt: skip
-    _report(verdicts, settings, as_json)
-    if any(verdict.fails for verdict in verdicts):
-        raise typer.Exit(CHECK_FAILED)
-
-
-def _report(verdicts: "list[Verdict]", settings: CheckSettings, as_json: bool) -> None:
-    from skipbench.files import ensure_writable, write_whole
-    from skipbench.results import check_formats
-
     if settings.junit:
         ensure_writable(settings.junit.parent)
         write_whole(settings.junit, check_formats.junit(verdicts).encode())
     if as_json:
-        echo(json.dumps([verdict.to_json() for verdict in verdicts], indent=2))
+        echo_json([verdict.to_json() for verdict in verdicts])
     else:
         _show(verdicts)
     if settings.github:
@@ -130,15 +114,15 @@ def _report(verdicts: "list[Verdict]", settings: CheckSettings, as_json: bool) -
                     file.write(check_formats.step_summary(verdicts))
             except OSError as error:  # the verdict matters more
                 echo(f"no step summary: {error}", err=True)
+    if any(verdict.fails for verdict in verdicts):
+        raise typer.Exit(CHECK_FAILED)
 
 
 def _show(verdicts: "list[Verdict]") -> None:
     from skipbench.results.check_formats import sentence, summary, worst_first
 
     styles = {"worse": "bold red", "missing": "bold red", "better": "green", "new": "dim"}
-    table = plain_table()
-    for name in ("verdict", "figure", "what"):
-        table.add_column(name, no_wrap=True)
+    table = plain_table("verdict", "figure", "what")
     for verdict in worst_first(verdicts):
         cells = (verdict.state, verdict.figure, sentence(verdict))
         table.add_row(*map(shown, cells), style=styles.get(verdict.state, ""))
@@ -158,9 +142,10 @@ def _show_update(path: Path, old: "Baseline | None", made: "Baseline", as_json: 
         echo(f"        {name}  (dropped)", err=True)
     echo(f"written: {path}, {len(made.figures)} scores", err=True)
     if as_json:
-        echo(json.dumps([vars(made.figures[name]) for name in sorted(made.figures)], indent=2))
+        echo_json([vars(made.figures[name]) for name in sorted(made.figures)])
 
 
+@command("calibrate", CalibrateSettings)
 def calibrate(settings: CalibrateSettings, as_json: bool) -> None:
     """Measure the noise of scores: rerun evaluations with other seeds.
 
@@ -179,7 +164,7 @@ def calibrate(settings: CalibrateSettings, as_json: bool) -> None:
     )  # fmt: skip
     if as_json:
         plain = [vars(noise) | {"noise": noise.deviation, "mean": noise.mean} for noise in found]
-        echo(json.dumps(plain, indent=2))
+        echo_json(plain)
         return
     for noise in found:
         values = ", ".join(f"{value:.2f}" for value in noise.values)

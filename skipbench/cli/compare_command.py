@@ -1,14 +1,12 @@
 """`skipbench compare A B`: a paired difference with its interval and p-value."""
 
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from skipbench.cli.generated import add_command
-from skipbench.console import echo, plain_table, shown, wide_page
+from skipbench.cli.commands import command
+from skipbench.console import echo, echo_json, plain_table, shown, wide_page
 from skipbench.errors import UsageError, printable
 from skipbench.settings import parsers, same_as, setting
 from skipbench.settings.declaration import OUTPUT, RECORDS
@@ -16,12 +14,11 @@ from skipbench.settings.groups import (
     DataSettings,
     FeatureSettings,
     ReadingSettings,
+    RecordSettings,
     SelectSettings,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from skipbench.results.paired import Move, Paired
     from skipbench.results.read import Stored
 
@@ -36,27 +33,24 @@ class CompareSettings(SelectSettings):
     resamples: int = setting(
         2000, help="Bootstrap resamples.", parse=parsers.integer(100), panel=RECORDS, metavar="N"
     )
-    seed: int = setting(
-        0, help="Random seed.", parse=parsers.integer(0), panel=RECORDS, metavar="N"
-    )
+    seed: int = same_as(DataSettings, "subset_seed", 0, help="Random seed.", panel=RECORDS)
     top: int = setting(
         5, help="List N classes and images that differ most.", parse=parsers.integer(0),
         panel=OUTPUT, metavar="N",
     )  # fmt: skip
-    pictures: int = setting(
-        0, help="Draw the N images that differ most.", parse=parsers.integer(0), panel=OUTPUT,
-        metavar="N",
-    )  # fmt: skip
+    pictures: int = same_as(
+        RecordSettings, "pictures", 0, help="Draw the N images that differ most."
+    )
     out: Path | None = setting(
         None, help="Folder for the pictures.", parse=parsers.path, panel=OUTPUT, metavar="DIR",
         default_text="RESULTS/compare",
     )  # fmt: skip
     ckpt_a: str | None = setting(
-        None, help="Weights of A, if they moved. For pictures.", parse=parsers.text, panel=OUTPUT,
-        metavar="PATH",
+        None, help="Weights of A for --pictures, if the file has moved.", parse=parsers.text,
+        panel=OUTPUT, metavar="PATH",
     )  # fmt: skip
     ckpt_b: str | None = setting(
-        None, help="Weights of B, if they moved.", parse=parsers.text, panel=OUTPUT, metavar="PATH"
+        None, help="The same for B.", parse=parsers.text, panel=OUTPUT, metavar="PATH"
     )
     data_root: str | None = same_as(DataSettings, "data_root", None, panel=OUTPUT)
     device: str = same_as(ReadingSettings, "device", "auto", panel=OUTPUT)
@@ -68,10 +62,7 @@ class CompareSettings(SelectSettings):
             raise UsageError("give two records or checkpoints: skipbench compare [RESULTS] A B")
 
 
-def add_to(app: typer.Typer) -> None:
-    add_command(app, "compare", CompareSettings, compare)
-
-
+@command("compare", CompareSettings)
 def compare(settings: CompareSettings, as_json: bool) -> None:
     """Compare two models on the same images: B minus A, with a paired interval and p-value.
 
@@ -86,7 +77,7 @@ def compare(settings: CompareSettings, as_json: bool) -> None:
     )  # fmt: skip
     drawn = [_draw(pair, settings) for pair in found] if settings.pictures else []
     if as_json:
-        echo(json.dumps([pair.to_json() for pair in found], indent=2))
+        echo_json([pair.to_json() for pair in found])
         return
     for pair in found:
         show(pair, settings.top)
@@ -114,8 +105,8 @@ def show(pair: "Paired", top: int) -> None:
     result, facts = score.result, score.facts
     method = facts["method"] or facts["evaluation"]
     data = f"{facts['dataset']} {facts['split']}"
-    told = [word for word in score.unusual_settings if word != method]
-    console.print(f"\n{method} on {', '.join([data, *told])}", style="bold", markup=False)
+    unusual = [word for word in score.unusual_settings if word != method]
+    console.print(f"\n{method} on {', '.join([data, *unusual])}", style="bold", markup=False)
     for letter, side, value in (("A", pair.a, pair.a_value), ("B", pair.b, pair.b_value)):
         console.print(f"{letter}  {score.metric_name} {value:.2f}  {_who(side)}", markup=False)
     low, high = pair.interval
@@ -146,9 +137,9 @@ def _who(side: "Sequence[Stored]") -> str:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, list | tuple) and len(value) > 6:
-        return f"{sum(value):,} in all"
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if not isinstance(value, list | tuple):
+        return str(value)
+    return f"{sum(value):,} in all" if len(value) > 6 else ", ".join(map(str, value))
 
 
 def _verdict(pair: "Paired") -> str:
@@ -168,11 +159,8 @@ def _moves(console: Any, what: str, moves: "list[Move]") -> None:
 
     if not moves:
         return
-    table = plain_table(header_style="dim")
-    table.add_column(f"{what} that differ most", no_wrap=True)
-    last = "95 % interval" if what == "classes" else "effect on B − A"
-    for name in ("A", "B", "B − A", last):
-        table.add_column(name, justify="right", no_wrap=True)
+    numbers = ("A", "B", "B − A", "95 % interval" if what == "classes" else "effect on B − A")
+    table = plain_table(f"{what} that differ most", *numbers, right=numbers, header_style="dim")
     for move in moves:
         cells = [f"{move.a:.1f}", f"{move.b:.1f}", signed(move.difference or 0.0)]
         if what == "images":

@@ -1,16 +1,14 @@
 """`skipbench data list|verify|show|download`: which data sets were found, and what is missing."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from skipbench.cli.generated import Group, add_command
-from skipbench.console import echo, page
-from skipbench.errors import UsageError
+from skipbench.cli.commands import add_group, command
+from skipbench.console import echo, echo_json, page, shown
+from skipbench.errors import DataError, UsageError
 from skipbench.evaluations.segmentation import SegmentationSettings
+from skipbench.files import ensure_writable, is_folder, size_text
 from skipbench.settings import Settings, parsers, same_as, setting
 from skipbench.settings.declaration import DATA, OUTPUT
 from skipbench.settings.groups import DataSettings
@@ -18,9 +16,8 @@ from skipbench.settings.groups import DataSettings
 if TYPE_CHECKING:
     from skipbench.datasets import Source
     from skipbench.datasets.common.verify import Report, SplitReport
-    from skipbench.records import Archive
 
-app = typer.Typer(cls=Group, help="List, verify, draw or download data sets.", no_args_is_help=True)
+data = add_group("data", help="List, verify, draw or download data sets.")
 
 SHOWN = 10  # causes of problems in a split
 
@@ -33,7 +30,7 @@ class RootSettings(Settings):
 @dataclass(frozen=True, kw_only=True)
 class NameSettings(RootSettings):
     name: str = setting(
-        help="As `skipbench data list` shows it, or folder:PATH.", parse=parsers.text, panel=DATA,
+        help="Name from `skipbench data list`, or folder:PATH.", parse=parsers.text, panel=DATA,
         metavar="NAME", argument=True,
     )  # fmt: skip
 
@@ -50,16 +47,11 @@ class VerifySettings(NameSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class SheetSettings(NameSettings):
-    split: str | None = setting(
-        None, help="Split to draw.", parse=parsers.text, panel=DATA, metavar="NAME",
-        default_text="val, or the only one",
-    )  # fmt: skip
-    limit: int = setting(
-        8, help="Number of images.", parse=parsers.integer(1), panel=DATA, metavar="N"
+    split: str | None = same_as(
+        VerifySettings, "split", None, help="Split to draw.", default_text="val, or the only one"
     )
-    seed: int = setting(
-        0, help="Random seed that chooses them.", parse=parsers.integer(0), panel=DATA, metavar="N"
-    )
+    limit: int = same_as(DataSettings, "limit", 8, help="Number of images.")
+    seed: int = same_as(DataSettings, "subset_seed", 0, help="Random seed.")
     classes: int | None = same_as(SegmentationSettings, "classes", None)
     out: Path | None = setting(
         None, help="PNG to write.", parse=parsers.path, panel=OUTPUT, metavar="FILE",
@@ -85,31 +77,25 @@ class DownloadSettings(NameSettings):
     keep: bool = setting(False, help="Keep the archives after unpacking.", panel=DATA)
 
 
-def add_to(parent: typer.Typer) -> None:
-    add_command(app, "list", RootSettings, list_)
-    add_command(app, "verify", VerifySettings, verify, keeps=False)
-    add_command(app, "show", SheetSettings, show, flags=(), keeps=False)
-    add_command(app, "download", DownloadSettings, download, flags=())
-    parent.add_typer(app, name="data")
-
-
+@command("list", RootSettings, group=data)
 def list_(settings: RootSettings, as_json: bool) -> None:
-    """Show every data set: whether it was found, where, and how much of it."""
-    from skipbench.datasets import names
+    """List data sets: where they were found, and how complete they are."""
+    from skipbench.datasets import data_roots, names
 
     rows = [_row(name, settings.data_root) for name in names() if name != "folder"]
     if as_json:
-        echo(json.dumps(rows, indent=2))
+        echo_json(rows)
         return
-    from rich.markup import escape
-
     console = page(highlight=False, soft_wrap=True)
     for row in rows:
-        where = escape(row["where"]) if row["found"] else "[dim]not found[/dim]"
+        where = shown(row["where"]) if row["found"] else "[dim]not found[/dim]"
         console.print(f"[bold]{row['name']:<13}[/bold]{row['title']}: {where}")
         console.print(" " * 13 + " · ".join(map(_count, row["splits"].items())))
     console.print("[bold]folder:PATH[/bold]  your own images; see `skipbench data verify --help`")
-    _show_roots(settings.data_root)
+    roots = data_roots(settings.data_root)
+    searched = ", ".join(f"{r}" if is_folder(r) else f"{r} (no such folder)" for r in roots)
+    echo(f"Searched: {searched}", err=True)
+    echo("To search another folder, use --data-root DIR or set SKIPBENCH_DATA.", err=True)
 
 
 def _row(name: str, root: str | None) -> dict[str, Any]:
@@ -131,13 +117,9 @@ def _row(name: str, root: str | None) -> dict[str, Any]:
 
 
 def _usable(kind: "Source", folder: Path, split: str) -> int:
-    from skipbench.errors import DataError
-
     try:
         listing = kind.listing(folder, split, None)
-    except (
-        DataError
-    ) as error:  # `verify` reports it, too; here it must not hide the other data sets
+    except DataError as error:  # `verify` reports it too; it must not hide the others
         echo(f"{kind.title} {split}: {error}", err=True)
         return 0
     return 0 if listing.missing else len(listing)
@@ -155,16 +137,7 @@ def _count(entry: tuple[str, dict[str, Any]]) -> str:
     return f"[yellow]{name} {found:,} of {official:,}{labels}[/yellow]"
 
 
-def _show_roots(data_root: str | None) -> None:
-    from skipbench.datasets import data_roots
-    from skipbench.files import is_folder
-
-    roots = data_roots(data_root)
-    looked = ", ".join(f"{r}" if is_folder(r) else f"{r} (no such folder)" for r in roots)
-    echo(f"Searched: {looked}", err=True)
-    echo("To search another folder, use --data-root DIR or set SKIPBENCH_DATA.", err=True)
-
-
+@command("verify", VerifySettings, group=data, resumable=False)
 def verify(settings: VerifySettings, as_json: bool) -> None:
     """Check a data set: counts, pairs, sizes, labels.
 
@@ -177,14 +150,13 @@ def verify(settings: VerifySettings, as_json: bool) -> None:
     masks/train/) or lists (PATH/train.txt).
     """
     from skipbench.datasets.common.verify import verify as verify_dataset
-    from skipbench.errors import DataError
 
     name = settings.name
     report = verify_dataset(
         name, settings.split, root=settings.data_root, classes=settings.classes, full=settings.full
     )
     if as_json:
-        echo(json.dumps(report.to_json(), indent=2))
+        echo_json(report.to_json())
     else:
         _show_report(report)
     if not report.sound:
@@ -197,16 +169,14 @@ def verify(settings: VerifySettings, as_json: bool) -> None:
 
 
 def _show_report(report: "Report") -> None:
-    from rich.markup import escape
-
     console = page(highlight=False, soft_wrap=True)
     console.print(f"{report.dataset}  {report.folder}", style="bold", markup=False)
     for split in report.splits:
         of = f" of {split.official:,}" if split.official else ""
-        looked = "all" if split.looked_into == split.images else f"{split.looked_into:,}"
-        verdict = _verdict(split)
+        checked = "all" if split.looked_into == split.images else f"{split.looked_into:,}"
         console.print(
-            f"  {escape(split.split)}: {split.images:,}{of} images, {looked} checked: {verdict}"
+            f"  {shown(split.split)}: {split.images:,}{of} images, {checked} checked: "
+            f"{_verdict(split)}"
         )
         for cause in split.causes[:SHOWN]:
             console.print(f"    {cause}", markup=False)
@@ -224,11 +194,11 @@ def _verdict(split: "SplitReport") -> str:
     return "[yellow]incomplete[/yellow]" if split.missing else "[green]sound[/green]"
 
 
+@command("show", SheetSettings, group=data, flags=(), resumable=False)
 def show(settings: SheetSettings) -> None:
-    """Draw some images with their masks or boxes, in the data set's colours."""
+    """Draw random images with their masks or boxes, in the data set's colours."""
     from skipbench.datasets import open_dataset
     from skipbench.drawing.sheet import dataset_sheet, save
-    from skipbench.files import ensure_writable
 
     data = open_dataset(
         settings.name, settings.split, root=settings.data_root, limit=10**9,
@@ -240,6 +210,7 @@ def show(settings: SheetSettings) -> None:
     echo(f"{len(data)} images of {data.name} {data.split}: {path}")
 
 
+@command("download", DownloadSettings, group=data, flags=())
 def download(settings: DownloadSettings) -> None:
     """Download the official archives of a data set, verify their checksums and unpack them.
 
@@ -247,7 +218,6 @@ def download(settings: DownloadSettings) -> None:
     """
     from skipbench.datasets import data_roots, find_split, locate, source
     from skipbench.datasets.download import download as fetch
-    from skipbench.errors import DataError
 
     name, data_root = settings.name, settings.data_root
     kind = source(name)
@@ -256,36 +226,30 @@ def download(settings: DownloadSettings) -> None:
     wanted = [find_split(name, kind.splits, s) for s in settings.split] or [
         s for s, part in kind.splits.items() if not part.extra
     ]
-    there = locate(name, data_root).folder
-    lacking = _lacking(kind, there, wanted)
-    if not lacking:
-        echo(f"{name} {', '.join(wanted)}: already complete, in {there}")
+    folder = locate(name, data_root).folder
+    missing = _incomplete(kind, folder, wanted)
+    if not missing:
+        echo(f"{name} {', '.join(wanted)}: already complete, in {folder}")
         return
     root = data_roots(data_root)[0]
-    archives = kind.archives_for(locate(name, root).folder, lacking)
-    _show_archives(kind, archives, root)
+    archives = kind.archives_for(locate(name, root).folder, missing)
+    echo(f"{kind.title}: {kind.licence}", err=True)
+    for archive in archives:
+        size = size_text(archive.bytes) if archive.bytes else "size not published"
+        echo(f"  {archive.file}, {size}, into {root / archive.into}", err=True)
     fetch(archives, root, mirror=settings.mirror, keep=settings.keep)
     found = locate(name, root).folder
     if found:
         kind.finish(found)
-    still = _lacking(kind, found, wanted)
+    missing = _incomplete(kind, found, wanted)
     for part in wanted:
-        state = "incomplete" if part in still else "complete"
+        state = "incomplete" if part in missing else "complete"
         echo(f"{name} {part}: {state}, in {found or root}")
-    if still:
+    if missing:
         raise DataError(
             f"the archives of {name} lack some of its files; see `skipbench data verify`"
         )
 
 
-def _lacking(kind: "Source", folder: Path | None, splits: list[str]) -> list[str]:
+def _incomplete(kind: "Source", folder: Path | None, splits: list[str]) -> list[str]:
     return [s for s in splits if folder is None or not kind.is_complete(folder, s)]
-
-
-def _show_archives(kind: "Source", archives: "list[Archive]", root: Path) -> None:
-    from skipbench.files import size_text
-
-    echo(f"{kind.title}: {kind.licence}", err=True)
-    for archive in archives:
-        size = size_text(archive.bytes) if archive.bytes else "size not published"
-        echo(f"  {archive.file}, {size}, into {root / archive.into}", err=True)

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from skipbench.cli.generated import add_command
-from skipbench.console import echo
+from skipbench.cli.commands import command
+from skipbench.cli.compare_command import show as show_comparison
+from skipbench.cli.inspect_command import show as show_inspection
+from skipbench.console import echo, open_in_browser, wide_page
 from skipbench.settings import Settings, parsers, setting
 from skipbench.settings.declaration import OUTPUT
 
@@ -33,28 +33,25 @@ class DemoSettings(Settings):
     open: bool = setting(False, help="Open the report in a browser.", panel=OUTPUT)
 
 
-def add_to(app: typer.Typer) -> None:
-    add_command(app, "demo", DemoSettings, demo, flags=())
-
-
+@command("demo", DemoSettings, flags=())
 def demo(settings: DemoSettings) -> None:
     """Evaluate two small models on embedded data, with tables and a report.
 
-    A skip and a skipless checkpoint are made on the spot, untrained. About a minute on two cores,
-    without network.
+    Creates an untrained skip and an untrained skipless checkpoint. Takes about a minute on two
+    cores; needs no network.
     """
     from skipbench import demo as steps
     from skipbench import pipeline
-    from skipbench.cli.inspect_command import show
-    from skipbench.console import open_in_browser
+    from skipbench.datasets import open_dataset
+    from skipbench.drawing.sheet import dataset_sheet, save
     from skipbench.results.report import report
 
     folder = settings.out
     checkpoints = steps.make_checkpoints(folder)
     for path in checkpoints:
-        show(pipeline.inspect(path, device="cpu"))
-    shapes = steps.draw_shapes(folder / "shapes.png")
-    echo(f"\nthe embedded data set, drawn with its masks: {shapes}\n")
+        show_inspection(pipeline.inspect(path, device="cpu"))
+    save(dataset_sheet(open_dataset("shapes", limit=8)), folder / "shapes.png")
+    echo(f"\nthe embedded data set with its masks: {folder / 'shapes.png'}\n")
     records = steps.evaluate(checkpoints, folder)
     _show_results(records)
     page = report(records, folder / "report.html", title=steps.TITLE)
@@ -65,8 +62,6 @@ def demo(settings: DemoSettings) -> None:
 
 def _show_results(records: "list[Stored]") -> None:
     """As `skipbench table` and `skipbench compare` print them."""
-    from skipbench.cli.compare_command import show as show_comparison
-    from skipbench.console import wide_page
     from skipbench.results.compare import compare
     from skipbench.results.tables import table
     from skipbench.results.tables.layouts import LAYOUTS

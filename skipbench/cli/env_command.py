@@ -1,17 +1,14 @@
 """`skipbench env`: versions, device, threads. Paste it into a bug report."""
 
-import json
 import platform
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import typer
-
-from skipbench.cli.generated import add_command
-from skipbench.console import echo
-from skipbench.engine.machine import versions
+from skipbench import __version__
+from skipbench.cli.commands import command
+from skipbench.console import echo, echo_json
+from skipbench.engine.machine import processor, versions
+from skipbench.files import cache_folder, size_text
 from skipbench.settings import Settings, same_as
 from skipbench.settings.groups import FeatureSettings
 
@@ -21,15 +18,29 @@ class EnvSettings(Settings):
     cache: str | None = same_as(FeatureSettings, "cache", None)
 
 
-def add_to(app: typer.Typer) -> None:
-    add_command(app, "env", EnvSettings, env)
-
-
+@command("env", EnvSettings)
 def env(settings: EnvSettings, as_json: bool) -> None:
-    """Show versions, devices, threads, the faiss build, and free space of the cache."""
-    facts = environment(settings.cache)
+    """Show versions, devices, threads, the faiss build, and free space for the cache."""
+    import torch
+
+    from skipbench.engine import vectors
+
+    folder = cache_folder(settings.cache).absolute()
+    existing = next(one for one in (folder, *folder.parents) if one.exists())
+    facts = {
+        "skipbench": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "packages": versions(),
+        "faiss": vectors.state(),
+        "devices": _devices(),
+        "cuda_build": torch.version.cuda or "none: this torch has no CUDA",
+        "threads": torch.get_num_threads(),
+        "cache": str(cache_folder(settings.cache)),
+        "cache_free": size_text(shutil.disk_usage(existing).free),
+    }
     if as_json:
-        echo(json.dumps(facts, indent=2))
+        echo_json(facts)
         return
     for name, value in facts.items():
         if isinstance(value, dict):
@@ -39,32 +50,10 @@ def env(settings: EnvSettings, as_json: bool) -> None:
         echo(f"{name + ':':<18}{value}")
 
 
-def environment(cache: str | None = None) -> dict[str, Any]:
-    import torch
-
-    from skipbench import __version__
-    from skipbench.engine import vectors
-    from skipbench.files import cache_folder, size_text
-
-    folder = cache_folder(cache)
-    return {
-        "skipbench": __version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "packages": versions(),
-        "faiss": vectors.state(),
-        "devices": _devices(),
-        "cuda_build": torch.version.cuda or "none: this torch has no CUDA",
-        "threads": torch.get_num_threads(),
-        "cache": str(folder),
-        "cache_free": size_text(shutil.disk_usage(_existing(folder)).free),
-    }
-
-
 def _devices() -> list[str]:
     import torch
 
-    devices = [f"cpu ({platform.processor() or platform.machine()})"]
+    devices = [f"cpu ({processor()})"]
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         memory = properties.total_memory / 1e9
@@ -72,7 +61,3 @@ def _devices() -> list[str]:
     if torch.backends.mps.is_available():
         devices.append("mps")
     return devices
-
-
-def _existing(folder: Path) -> Path:
-    return next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())

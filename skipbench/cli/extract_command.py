@@ -1,28 +1,20 @@
 """`skipbench extract`: features of a folder of images, stored where every evaluation finds them."""
 
-import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import typer
-
-from skipbench.cli.generated import add_command
-from skipbench.console import echo
+from skipbench.cli.commands import command
+from skipbench.console import echo, echo_json
 from skipbench.errors import UsageError
+from skipbench.files import size_text
 from skipbench.records import TENSORS
 from skipbench.settings import parsers, same_as, setting
 from skipbench.settings.declaration import DATA, WHAT
-from skipbench.settings.groups import (
-    CheckpointSettings,
-    DataSettings,
-    StoredFeatureSettings,
-    size,
-)
+from skipbench.settings.groups import CheckpointSettings, DataSettings, StoredFeatureSettings, size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from skipbench.datasets import Dataset
     from skipbench.images import ImageItem
 
@@ -34,7 +26,7 @@ class ExtractSettings(CheckpointSettings, DataSettings, StoredFeatureSettings):
         argument=True, several=True,
     )  # fmt: skip
     dataset: str | None = setting(
-        None, help="Instead: a data set (`skipbench data list`), or folder:PATH.",
+        None, help="Data set instead of IMAGES (`skipbench data list`, folder:PATH).",
         parse=parsers.text, panel=WHAT, metavar="NAME",
     )  # fmt: skip
     layers: str = setting(
@@ -51,8 +43,8 @@ class ExtractSettings(CheckpointSettings, DataSettings, StoredFeatureSettings):
         None, help="Split of the data set.", parse=parsers.text, panel=DATA, metavar="NAME",
         default_text="val, or the only one",
     )  # fmt: skip
-    train_images: int | None = setting(
-        None, help="Random subset of N images.", parse=parsers.integer(1), panel=DATA, metavar="N"
+    train_images: int | None = same_as(
+        DataSettings, "limit", None, help="Random subset of N images."
     )
     subset_seed: int = same_as(
         DataSettings, "subset_seed", 0, help="Random seed of --sample and --train-images.",
@@ -66,10 +58,6 @@ class ExtractSettings(CheckpointSettings, DataSettings, StoredFeatureSettings):
             raise UsageError("give images or folders, or a data set with --dataset")
         if self.images and (self.split or self.data_root or self.train_images):
             raise UsageError("--split, --data-root and --train-images go with --dataset")
-
-
-def add_to(app: typer.Typer) -> None:
-    add_command(app, "extract", ExtractSettings, extract)
 
 
 def _items(settings: ExtractSettings) -> "Sequence[ImageItem] | Dataset":
@@ -88,6 +76,7 @@ def _items(settings: ExtractSettings) -> "Sequence[ImageItem] | Dataset":
     return items
 
 
+@command("extract", ExtractSettings)
 def extract(settings: ExtractSettings, as_json: bool) -> None:
     """Compute the features of images with a frozen backbone and store them on disk.
 
@@ -99,7 +88,6 @@ def extract(settings: ExtractSettings, as_json: bool) -> None:
 
     from skipbench import pipeline
     from skipbench.datasets import Dataset
-    from skipbench.files import size_text
 
     backbone = pipeline.inspect(settings.ckpt, **settings.reading()).backbone(settings.precision)
     with pipeline.extract(
@@ -119,15 +107,15 @@ def extract(settings: ExtractSettings, as_json: bool) -> None:
             "seconds": round(time.monotonic() - started, 2),
         }
     if as_json:
-        echo(json.dumps(summary, indent=2))
+        echo_json(summary)
     else:
-        whose = _whose(items) if isinstance(items, Dataset) else ""
+        data = f"{_name(items)}: " if isinstance(items, Dataset) else ""
         echo(
-            f"{whose}{summary['images']} images, {', '.join(store.columns)}, {backbone.residual}: "
+            f"{data}{summary['images']} images, {', '.join(store.columns)}, {backbone.residual}: "
             f"{size_text(float(summary['bytes']))} in {store.folder}"  # type: ignore[arg-type]
         )
 
 
-def _whose(dataset: "Dataset") -> str:
+def _name(dataset: "Dataset") -> str:
     partial = f" (partial: {dataset.official:,} in all)" if dataset.official else " (partial)"
-    return f"{dataset.name} {dataset.split}{partial if dataset.partial else ''}: "
+    return f"{dataset.name} {dataset.split}{partial if dataset.partial else ''}"

@@ -4,40 +4,24 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from skipbench.cli.generated import add_command
-from skipbench.console import echo, page, plain_table, shown
+from skipbench.cli.commands import command
+from skipbench.console import echo_json, page, plain_table, shown
 from skipbench.settings.groups import CheckpointSettings
 
 if TYPE_CHECKING:
     from skipbench.pipeline import Inspection
     from skipbench.records import BlockHealth, VariantHealth
 
-FACTS = (
-    ("layout", "layout"),
-    ("weights", "weights taken"),
-    ("residual", "residual, as the file says"),
-    ("depth", "blocks"),
-    ("width", "width"),
-    ("heads", "heads"),
-    ("patch", "patch"),
-    ("mlp_width", "MLP width"),
-    ("grid_hw", "position grid"),
-    ("position_rule", "position rule"),
-    ("registers", "register tokens"),
-    ("layer_scale", "layer scale"),
-    ("epoch", "epoch"),
-    ("optimizer", "optimizer"),
-    ("initialisation", "initialisation"),
-    ("sha256", "sha256"),
-)
+FACTS = {
+    "layout": "layout", "weights": "weights used", "residual": "residual, from the file",
+    "depth": "blocks", "width": "width", "heads": "heads", "patch": "patch",
+    "mlp_width": "MLP width", "grid_hw": "position grid", "position_rule": "position rule",
+    "registers": "register tokens", "layer_scale": "layer scale", "epoch": "epoch",
+    "optimizer": "optimizer", "initialisation": "initialisation", "sha256": "sha256",
+}  # fmt: skip
 
 
-def add_to(app: typer.Typer) -> None:
-    add_command(app, "inspect", CheckpointSettings, inspect)
-
-
+@command("inspect", CheckpointSettings)
 def inspect(settings: CheckpointSettings, as_json: bool) -> None:
     """Show what a checkpoint is, where each fact was read, and the health of every block."""
     settings.ensure_files()
@@ -46,7 +30,7 @@ def inspect(settings: CheckpointSettings, as_json: bool) -> None:
 
     found = pipeline.inspect(settings.ckpt, **settings.reading())
     if as_json:
-        echo(json.dumps(to_json(found), indent=2))
+        echo_json(to_json(found))
     else:
         show(found)
     found.require_sound()
@@ -54,7 +38,7 @@ def inspect(settings: CheckpointSettings, as_json: bool) -> None:
 
 def to_json(found: "Inspection") -> dict[str, Any]:
     choice = found.choice
-    page = {
+    facts = {
         "facts": found.model.facts.to_json(),
         "parameters": found.model.parameters,
         "residual": choice.residual if choice else None,
@@ -63,7 +47,7 @@ def to_json(found: "Inspection") -> dict[str, Any]:
         "verdict": asdict(found.verdict),
     }
     # JSON has no NaN: the statistics of a broken block are null.
-    plain: dict[str, Any] = json.loads(json.dumps(page), parse_constant=lambda name: None)
+    plain: dict[str, Any] = json.loads(json.dumps(facts), parse_constant=lambda name: None)
     return plain
 
 
@@ -83,10 +67,10 @@ def _facts_table(found: "Inspection") -> Any:
     table.add_column("fact", no_wrap=True)
     table.add_column("value", overflow="fold")
     table.add_column("read from", style="dim", overflow="fold")
-    for name, label in FACTS:
+    for name, label in FACTS.items():
         table.add_row(label, shown(_text(getattr(facts, name))), shown(facts.sources.get(name, "")))
     for head, count in facts.dropped.items():
-        table.add_row("left out", f"{shown(head)} ({count} tensors)", "not needed for features")
+        table.add_row("dropped", f"{shown(head)} ({count} tensors)", "not needed for features")
     return table
 
 
@@ -99,13 +83,12 @@ def _text(value: Any) -> str:
 
 
 def _blocks_table(health: "VariantHealth") -> Any:
+    numbers = ("block", "norm", "spread", "rank", "attention")
     table = plain_table(
-        title=f"\nblocks, run {health.residual}, on four photographs",
-        title_justify="left",
+        "block", "norm", "spread", "", "rank", "attention", "finite", right=numbers,
+        title=f"\nblocks, run {health.residual}, on four photographs", title_justify="left",
         title_style="bold",
-    )
-    for column in ("block", "norm", "spread", "", "rank", "attention", "finite"):
-        table.add_column(column, justify="left" if column in ("", "finite") else "right")
+    )  # fmt: skip
     for block in health.blocks:
         table.add_row(*_row(block))
     return table

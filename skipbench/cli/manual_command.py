@@ -6,10 +6,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import typer
-
 from skipbench import manual as pages
-from skipbench.cli.generated import add_command
+from skipbench.cli.commands import command
 from skipbench.console import echo, page, plain_table
 from skipbench.settings import Settings, parsers, setting
 from skipbench.settings.declaration import OUTPUT
@@ -29,10 +27,7 @@ class ManualSettings(Settings):
     raw: bool = setting(False, help="Print the page as Markdown.", panel=OUTPUT)
 
 
-def add_to(app: typer.Typer) -> None:
-    add_command(app, "manual", ManualSettings, manual, flags=())
-
-
+@command("manual", ManualSettings, flags=())
 def manual(settings: ManualSettings) -> None:
     """Show the manual, one page per topic."""
     if settings.topic is None:

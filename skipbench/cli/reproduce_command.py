@@ -1,6 +1,5 @@
 """`skipbench reproduce RECORD`: run the call of a record again and compare the two."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from skipbench.cli.check_command import CHECK_FAILED
-from skipbench.cli.generated import add_command
+from skipbench.cli.commands import command
 from skipbench.cli.results_command import ShowSettings
-from skipbench.console import echo, plain_table, shown, wide_page
+from skipbench.console import echo_json, plain_table, shown, wide_page
 from skipbench.settings import parsers, same_as, setting
 from skipbench.settings.declaration import CHECK, DATA, OUTPUT
 from skipbench.settings.groups import DataSettings, FeatureSettings, ReadingSettings
@@ -39,10 +38,7 @@ class ReproduceSettings(ShowSettings):
     )  # fmt: skip
 
 
-def add_to(app: typer.Typer) -> None:
-    add_command(app, "reproduce", ReproduceSettings, reproduce)
-
-
+@command("reproduce", ReproduceSettings)
 def reproduce(settings: ReproduceSettings, as_json: bool) -> None:
     """Run the call of a record again: identical, within the noise, or different (exit 5).
 
@@ -59,7 +55,7 @@ def reproduce(settings: ReproduceSettings, as_json: bool) -> None:
         data_root=settings.data_root, device=settings.device, cache=settings.cache,
     )  # fmt: skip
     if as_json:
-        echo(json.dumps(found.to_json(), indent=2))
+        echo_json(found.to_json())
     else:
         show(found)
     if found.verdict == "different":

@@ -1,15 +1,12 @@
 """`skipbench results list|show`: the records of a folder."""
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from skipbench.cli.generated import Group, add_command
-from skipbench.console import echo, page, plain_table, shown, wide_page
+from skipbench.cli.commands import add_group, command
+from skipbench.console import echo, echo_json, page, plain_table, shown, wide_page
 from skipbench.errors import printable
-from skipbench.settings import Settings, parsers, setting
+from skipbench.settings import Settings, parsers, same_as, setting
 from skipbench.settings.declaration import RECORDS
 from skipbench.settings.groups import ResultsSettings
 
@@ -23,21 +20,16 @@ class ShowSettings(Settings):
         help="Record id, its beginning, or a file.", parse=parsers.text, panel=RECORDS,
         metavar="ID", argument=True,
     )  # fmt: skip
-    results: tuple[str, ...] = setting(
-        ("results",), help="Folder of records. Repeatable.", parse=parsers.texts, panel=RECORDS,
-        metavar="DIR", several=True,
+    results: tuple[str, ...] = same_as(
+        ResultsSettings, "results", ("results",), help="Folder of records. Repeatable.",
+        metavar="DIR", argument=False,
     )  # fmt: skip
 
 
-app = typer.Typer(cls=Group, help="List records, or show one.", no_args_is_help=True)
+results = add_group("results", help="List records, or show one.")
 
 
-def add_to(parent: typer.Typer) -> None:
-    add_command(app, "list", ResultsSettings, list_)
-    add_command(app, "show", ShowSettings, show)
-    parent.add_typer(app, name="results")
-
-
+@command("list", ResultsSettings, group=results)
 def list_(settings: ResultsSettings, as_json: bool) -> None:
     """List records, newest last."""
     from skipbench.results.read import read_results
@@ -47,7 +39,7 @@ def list_(settings: ResultsSettings, as_json: bool) -> None:
     found = only(stored, parse_where(settings.where))
     found.sort(key=lambda one: str(one.result.timing.get("finished")))
     if as_json:
-        echo(json.dumps([_plain(one) for one in found], indent=2))
+        echo_json([_plain(one) for one in found])
     elif not found:
         echo("no records")
     else:
@@ -73,9 +65,8 @@ def _print(found: "list[Stored]") -> None:
     from skipbench.results.scores import Score
     from skipbench.results.words import DASH, score_text
 
-    table = plain_table()
-    for name in ("id", "checkpoint", "variant", "data set", "features", "figure", "finished"):
-        table.add_column(name, no_wrap=True, justify="right" if name == "figure" else "left")
+    columns = ("id", "checkpoint", "variant", "data set", "features", "figure", "finished")
+    table = plain_table(*columns, right=["figure"])
     for one in found:
         score = Score(one)
         facts, method = score.facts, score.facts["method"]
@@ -94,6 +85,7 @@ def _print(found: "list[Stored]") -> None:
     wide_page().print(table)
 
 
+@command("show", ShowSettings, group=results)
 def show(settings: ShowSettings, as_json: bool) -> None:
     """Show everything in a record: the score, and how it was made."""
     from skipbench.results.pick import pick_one
@@ -101,7 +93,7 @@ def show(settings: ShowSettings, as_json: bool) -> None:
     found = pick_one(settings.id, settings.results)
     record = found.result.to_json()
     if as_json:
-        echo(json.dumps(record, indent=2))
+        echo_json(record)
         return
     for part in ("dataset", "training"):
         for key in ("names", "bad", "empty"):

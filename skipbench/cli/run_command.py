@@ -1,25 +1,21 @@
 """`skipbench run`: a suite of checkpoints × evaluations × data sets."""
 
-import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from skipbench.cli.generated import add_command
-from skipbench.console import echo, shown, wide_page
+from skipbench.cli.commands import command
+from skipbench.console import echo_json, plain_table, shown, wide_page
+from skipbench.engine.progress import duration
+from skipbench.files import size_text
 from skipbench.settings import Settings, parsers, same_as, setting
 from skipbench.settings.declaration import DATA, OUTPUT, WHAT
-from skipbench.settings.groups import (
-    DataSettings,
-    FeatureSettings,
-    ReadingSettings,
-    RecordSettings,
-)
+from skipbench.settings.groups import DataSettings, FeatureSettings, ReadingSettings, RecordSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from skipbench.suites import Outcome
     from skipbench.suites.forecast import Forecast
 
@@ -46,10 +42,7 @@ class RunSettings(Settings):
     force: bool = same_as(RecordSettings, "force", False)
 
 
-def add_to(app: typer.Typer) -> None:
-    add_command(app, "run", RunSettings, run, flags=("dry_run", "as_json"))
-
-
+@command("run", RunSettings, flags=("dry_run", "as_json"))
 def run(settings: RunSettings, dry_run: bool, as_json: bool) -> None:
     """Evaluate many checkpoints on many data sets, as described in a TOML file.
 
@@ -66,7 +59,7 @@ def run(settings: RunSettings, dry_run: bool, as_json: bool) -> None:
     found: Sequence[Outcome] | Sequence[Forecast]
     found = forecast(plan) if dry_run else carry_out(plan)
     if as_json:
-        echo(json.dumps([entry.to_json() for entry in found], indent=2))
+        echo_json([entry.to_json() for entry in found])
     elif dry_run:
         _show_forecasts(found)  # type: ignore[arg-type]
     else:
@@ -79,56 +72,52 @@ def run(settings: RunSettings, dry_run: bool, as_json: bool) -> None:
 
 
 def _show_outcomes(outcomes: "Sequence[Outcome]", out: str) -> None:
-    with_epochs = any(r.checkpoint["epoch"] is not None for o in outcomes for r in o.results)
-    epoch_column = ["epoch"] if with_epochs else []
-    table = _table(("checkpoint", "data set", "evaluation"), epoch_column)
-    table.add_column("layers", no_wrap=True)
-    table.add_column("", no_wrap=True, justify="right")
-    table.add_column("95 % interval", no_wrap=True, justify="right")
+    has_epochs = any(r.checkpoint["epoch"] is not None for o in outcomes for r in o.results)
+    epochs = ["epoch"] if has_epochs else []
+    table = plain_table(
+        "checkpoint", "data set", "evaluation", *epochs, "layers", "", "95 % interval",
+        right=["epoch", "", "95 % interval"], header_style="dim",
+    )  # fmt: skip
     for outcome in outcomes:
         place = _place(outcome)
         for epoch, *figures in _figures(outcome):
-            table.add_row(*place, *([epoch] if with_epochs else []), *figures)
+            table.add_row(*place, *([epoch] if has_epochs else []), *figures)
         if outcome.error:
-            table.add_row(*place, *([""] if with_epochs else []), "", "failed", style="bold red")
+            table.add_row(*place, *([""] if has_epochs else []), "", "failed", style="bold red")
     failed = sum(outcome.state == "failed" for outcome in outcomes)
     before = sum(outcome.state == "done before" for outcome in outcomes)
     words = [f"{len(outcomes) - failed} of {len(outcomes)} cells done"]
-    words += [f"{before} of them before"] if before else []
+    words += [f"{before} of them earlier"] if before else []
     words += [f"{failed} failed ({out}/failures)"] if failed else []
     _print(table, [*_failures(outcomes), ", ".join(words) + f"; records in {out}"])
 
 
-def _figures(outcome: "Outcome") -> "Iterator[tuple[str, str, str, str]]":
-    """(epoch, layers and the like, headline, interval) of each figure, over its seeds."""
-    from pathlib import Path
-
+def _figures(outcome: "Outcome") -> Iterator[tuple[str, str, str, str]]:
+    """(epoch, features, headline, interval) of each figure, over its seeds."""
     from skipbench.results.entries import entries
     from skipbench.results.read import Stored
 
     for entry in entries(Stored(result, Path()) for result in outcome.results):
-        epoch, between = entry.facts["epoch"], ""
+        epoch, interval = entry.facts["epoch"], ""
         name = entry.first.metric_name
         if entry.spread is not None:
             spread = f"± {entry.spread:.2f} ({len(entry.scores)} seeds)"
             figure = f"{name} {entry.value:.2f} {spread}"
         else:
             figure = f"{name} {entry.value:.1f}"
-            between = "{:.1f} to {:.1f}".format(*entry.interval) if entry.interval else ""
+            interval = "{:.1f} to {:.1f}".format(*entry.interval) if entry.interval else ""
         layers = str(entry.first.result.features.get("layers", ""))
-        told = shown(", ".join([layers, *entry.first.unusual_settings]))
-        yield "" if epoch is None else str(epoch), told, figure, between
+        features = shown(", ".join([layers, *entry.first.unusual_settings]))
+        yield "" if epoch is None else str(epoch), features, figure, interval
 
 
 # -- what would be done
 
 
 def _show_forecasts(forecasts: "Sequence[Forecast]") -> None:
-    from skipbench.engine.progress import duration
-    from skipbench.files import size_text
-
-    table = _table(
-        ("checkpoint", "data set", "evaluation", ""), ("records", "images", "time", "disk")
+    numbers = ("records", "images", "time", "disk")
+    table = plain_table(
+        "checkpoint", "data set", "evaluation", "", *numbers, right=numbers, header_style="dim"
     )
     for each in forecasts:
         if each.error:
@@ -139,21 +128,15 @@ def _show_forecasts(forecasts: "Sequence[Forecast]") -> None:
             records = f"{each.missing} of {each.records}"
             took = duration(each.seconds), size_text(each.disk_bytes)
             table.add_row(*_place(each), "to do", records, f"{each.images:,}", *took)
-    _print(table, [*_failures(forecasts), *_in_all(forecasts)])
-
-
-def _in_all(forecasts: "Sequence[Forecast]") -> list[str]:
-    from skipbench.engine.progress import duration
-    from skipbench.files import size_text
-
     todo = [each for each in forecasts if each.state == "to do"]
     memory = max((each.memory_bytes for each in todo), default=0)
-    return [
+    total = [
         f"{len(todo)} of {len(forecasts)} cells to do: {sum(e.missing for e in todo)} records, "
         f"{sum(e.images for e in todo):,} images through the backbone",
         f"in all about {duration(sum(e.seconds for e in todo))}, "
         f"{size_text(sum(e.disk_bytes for e in todo))} of disk, {size_text(memory)} of memory",
     ]
+    _print(table, [*_failures(forecasts), *total])
 
 
 # -- both
@@ -165,7 +148,7 @@ def _place(entry: "Outcome | Forecast") -> tuple[str, str, str]:
 
 
 def _failures(entries: "Sequence[Outcome | Forecast]") -> list[str]:
-    """Cells that have failed together are named together."""
+    """One line per error, which cells may share."""
     errors: dict[int, Exception] = {id(e.error): e.error for e in entries if e.error}
     lines = []
     for number, error in errors.items():
@@ -173,17 +156,6 @@ def _failures(entries: "Sequence[Outcome | Forecast]") -> list[str]:
         more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
         lines.append(f"{titles[0]}{more} failed: {error or type(error).__name__}")
     return lines
-
-
-def _table(words: "Sequence[str]", numbers: "Sequence[str]") -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in words:
-        table.add_column(name, no_wrap=True)
-    for name in numbers:
-        table.add_column(name, no_wrap=True, justify="right")
-    return table
 
 
 def _print(table: Any, lines: "Sequence[str]") -> None:

@@ -1,7 +1,7 @@
-"""The manual: one Markdown page per topic. A page in this folder is found; nothing lists them.
+"""The manual: one Markdown page per topic, which needs no registration.
 
-A page begins with a heading and a sentence that says what it is about. Pages link to each other
-with relative links, as GitHub follows them.
+A page begins with a heading and a one-sentence summary. Pages link to each other with relative
+links, which also work on GitHub.
 """
 
 import re
@@ -15,16 +15,20 @@ LINK = re.compile(r"(!?)\[([^\]]+)\]\(([\w.-]+)\)")  # to a file beside the page
 
 def topics() -> dict[str, str]:
     """Topic → first sentence of its page, in alphabetical order."""
-    return {path.stem: _summary(path) for path in sorted(FOLDER.glob("*.md"))}
+    found = {}
+    for path in sorted(FOLDER.glob("*.md")):
+        paragraph = path.read_text(encoding="utf-8").split("\n\n")[1]
+        found[path.stem] = re.split(r"(?<=\.)\s", paragraph.strip())[0]
+    return found
 
 
 def read_page(topic: str) -> str:
     """Markdown, as it is on disk."""
-    known = [path.stem for path in sorted(FOLDER.glob("*.md"))]
+    known = sorted(path.stem for path in FOLDER.glob("*.md"))
     if topic not in known:
         near = did_you_mean(topic, known)
         raise UsageError(f"no topic {topic!r}.{near} Known: {', '.join(known)}")
-    return _text(FOLDER / f"{topic}.md")
+    return (FOLDER / f"{topic}.md").read_text(encoding="utf-8")
 
 
 def for_terminal(markdown: str) -> str:
@@ -39,12 +43,3 @@ def _as_command(link: re.Match[str]) -> str:
     topic = file.removesuffix(".md")
     command = f"`skipbench manual {topic}`"
     return command if words == topic else f"{words} ({command})"
-
-
-def _summary(path: Path) -> str:
-    paragraph = _text(path).split("\n\n")[1]
-    return re.split(r"(?<=\.)\s", paragraph.strip())[0]
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")

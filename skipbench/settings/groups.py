@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 EXPECTED = {"depth": int, "width": int, "patch": int, "heads": int, "sha256": str}
 LABEL_TYPES = {name: int if name == "epoch" else str for name in LABELS}
-WEIGHTS = "Weights: .pth, .pt, .bin, .safetensors, a folder with config.json, or timm:NAME."
-SIZES = "N, HEIGHTxWIDTH, short:N, long:N or native"
+WEIGHTS = "Weights file, folder with config.json, or timm:NAME."
+SIZES = "N, HxW, short:N, long:N or native"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class ReadingSettings(Settings):
 
     residual: str = setting(
         "auto",
-        help="Run the blocks as skip or skipless; auto reads it from the file or its weights.",
+        help="skip, skipless, or auto: read from the file or its weights.",
         parse=parsers.choice(*get_args(Residual), "auto"), panel=WHAT, metavar="VARIANT",
     )  # fmt: skip
     weights: str | None = setting(
@@ -44,21 +44,21 @@ class ReadingSettings(Settings):
         parse=parsers.choice("teacher", "student"), panel=CHECKPOINT, metavar="MODEL",
     )  # fmt: skip
     heads: int | None = setting(
-        None, help="Attention heads, if the file does not say and they are not 64 wide.",
-        parse=parsers.integer(1), panel=CHECKPOINT, metavar="N",
+        None, help="Number of attention heads, if not in the file.",
+        parse=parsers.integer(1), panel=CHECKPOINT, metavar="N", default_text="width / 64",
     )  # fmt: skip
     expected: dict[str, Any] = setting(
-        {}, help="Stop unless depth, width, patch, heads or sha256 is this. Repeatable.",
+        {}, help="Require a depth, width, patch, heads or sha256. Repeatable.",
         parse=parsers.facts(EXPECTED, "depth=12"), panel=CHECKPOINT, metavar="FACT=VALUE",
         flags=("--expect",), several=True,
     )  # fmt: skip
     position_rule: PositionRule | None = setting(
-        None, help="Position embedding resampling: offset, size or antialias.",
+        None, help="Position resampling: offset, size or antialias.",
         parse=parsers.choice(*get_args(PositionRule)), panel=CHECKPOINT, metavar="RULE",
-        default_text="the weights' own",
+        default_text="by layout",
     )  # fmt: skip
     labels: dict[str, str | int] = setting(
-        {}, help="Fact for tables: name, epoch, optimizer or initialisation. Repeatable.",
+        {}, help="name, epoch, optimizer, initialisation in tables. Repeatable.",
         parse=parsers.facts(LABEL_TYPES, "epoch=200"), panel=CHECKPOINT, metavar="FACT=VALUE",
         flags=("--label",), several=True, moves=False,
     )  # fmt: skip
@@ -118,7 +118,7 @@ class DataSettings(Settings):
         0, help="Random seed of --sample.", parse=parsers.integer(0), panel=DATA, metavar="N"
     )
     skip_bad: int = setting(
-        0, help="Leave out up to N images that cannot be decoded.", parse=parsers.integer(0),
+        0, help="Ignore up to N images that cannot be decoded.", parse=parsers.integer(0),
         panel=DATA, metavar="N",
     )  # fmt: skip
 
@@ -153,19 +153,19 @@ class FeatureSettings(Settings):
     """How features are computed."""
 
     precision: str = setting(
-        "auto", help="auto, fp32, bf16 or fp16; auto is bf16 on CUDA, fp32 elsewhere.",
+        "auto", help="fp32, bf16, fp16, or auto: bf16 on CUDA, else fp32.",
         parse=parsers.choice(*PRECISIONS), panel=FEATURES, metavar="DTYPE",
     )  # fmt: skip
     batch_size: int | str = setting(
-        "auto", help="Images at once; halved when memory runs out.",
+        "auto", help="Images per batch; halved when memory runs out.",
         parse=parsers.integer(1, word="auto"), panel=FEATURES, metavar="N", moves=False,
     )  # fmt: skip
     workers: int | None = setting(
         None, help="Decoding threads.", parse=parsers.integer(1), panel=FEATURES, metavar="N",
-        moves=False, default_text="by cores",
+        moves=False, default_text="by number of cores",
     )  # fmt: skip
     cache: str | None = setting(
-        None, help="Folder for features and for resuming.", parse=parsers.text, panel=FEATURES,
+        None, help="Cache, also used to resume.", parse=parsers.text, panel=FEATURES,
         metavar="DIR", moves=False, default_text="$SKIPBENCH_CACHE, ~/.cache/skipbench",
         env="SKIPBENCH_CACHE",
     )  # fmt: skip
@@ -239,7 +239,7 @@ class TokenSettings(CheckpointSettings, DataSettings, StoredFeatureSettings, Rec
     positional: ClassVar[tuple[str, ...]] = ("ckpt", "dataset")
 
     dataset: str = setting(
-        help="A data set (`skipbench data list`), or folder:PATH.", parse=parsers.text,
+        help="Data set (`skipbench data list`, folder:PATH).", parse=parsers.text,
         panel=WHAT, metavar="NAME",
     )  # fmt: skip
     layers: tuple[str, ...] = setting(
@@ -247,7 +247,7 @@ class TokenSettings(CheckpointSettings, DataSettings, StoredFeatureSettings, Rec
         "several share one pass over the images.", parse=parsers.layer_sets, panel=WHAT,
         metavar="BLOCKS", several=True,
     )  # fmt: skip
-    norm: bool = setting(True, help="Leave out the final norm on the blocks' outputs.")
+    norm: bool = setting(True, help="Do not apply the final norm to block outputs.")
 
 
 def size(default: str | None, **more: Any) -> Any:
@@ -274,20 +274,18 @@ class ResultsSettings(Settings):
         metavar="RESULTS", argument=True, several=True,
     )  # fmt: skip
     where: tuple[str, ...] = setting(
-        (), help="Only records with this fact: evaluation, dataset, checkpoint, residual, depth, "
-        "epoch, optimizer, features, protocol, seed or split. Repeatable; the same fact twice "
-        "means either.", parse=parsers.texts, panel=RECORDS, metavar="FACT=VALUE", several=True,
+        (), help="Only records with this evaluation, dataset, checkpoint, residual, depth, epoch, "
+        "optimizer, features, protocol, seed or split. Repeatable; the same fact twice means "
+        "either value.", parse=parsers.texts, panel=RECORDS, metavar="FACT=VALUE", several=True,
     )  # fmt: skip
-    strict: bool = setting(
-        False, help="Damaged or newer records are an error (exit 4).", panel=OUTPUT
-    )
+    strict: bool = setting(False, help="Fail on damaged or newer records (exit 4).", panel=OUTPUT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectSettings(Settings):
     select: str | None = setting(
-        None, help="Scores of the rate (probe) or block (tokencut) chosen on the evaluated images "
-        "(val) or on others (holdout); records of several have both.",
+        None, help="Use the rate (probe) or block (tokencut) selected on the evaluated images "
+        "(val) or on others (holdout); records of a sweep have both.",
         parse=parsers.choice("val", "holdout"), panel=RECORDS, metavar="SPLIT",
         default_text="as recorded",
     )  # fmt: skip

@@ -9,7 +9,7 @@ from declared import others, wrong_text
 from hypothesis import given
 from hypothesis import strategies as st
 
-import skipbench.cli.app  # noqa: F401 - all commands and their settings
+import skipbench.cli  # noqa: F401 - all commands and their settings
 from skipbench.errors import SkipbenchError
 from skipbench.evaluations import evaluations
 from skipbench.settings import Settings, flag_of

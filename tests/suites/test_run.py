@@ -235,7 +235,7 @@ def test_a_checkpoint_that_does_not_open_fails_once_for_all_its_cells(run, monke
     assert [Path(path).name for path in opened] == ["bad.pth", "skip.pth"]
     assert len(records()) == 1 and len(failures()) == 2
     assert "bad.pth · probe · shapes and 1 more failed" in shown.stdout
-    assert "2 of 4 cells done, 1 of them before, 2 failed" in shown.stdout
+    assert "2 of 4 cells done, 1 of them earlier, 2 failed" in shown.stdout
 
 
 # -- one pass, finished cells
@@ -377,7 +377,7 @@ def test_interrupted_it_goes_on(run, monkeypatch):
     monkeypatch.setattr(TrainingState, "save", save)
     shown = run(text, "--cache", "b")
     assert shown.exit_code == 0 and "1 of 2 epochs were done before" in shown.stderr
-    assert "2 of 2 cells done, 1 of them before" in shown.stdout
+    assert "2 of 2 cells done, 1 of them earlier" in shown.stdout
     assert list(map(lasting, records())) == list(map(lasting, records("undisturbed")))
 
 
@@ -460,7 +460,7 @@ def test_each_cell_is_announced_in_a_log(run):
 
 SCRIPT = """
 import logging, sys
-from skipbench.cli.running import set_up_log
+from skipbench.console import set_up_log
 from skipbench.engine.progress import overall, progress
 set_up_log(False, False)
 log = logging.getLogger("skipbench")

@@ -44,16 +44,16 @@ def parse_seeds(given: Any) -> tuple[int, ...]:
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings(SegmentationSettings):
     clusters: tuple[str | int, ...] = setting(
-        (CLASSES,), help="classes: as many as classes, matched one to one; or N, each labelled by "
-        "majority; or several: classes,500.", parse=parse_clusters, metavar="N,N",
+        (CLASSES,), help="classes: one per class, matched one to one; or N, each labelled by "
+        "majority vote; or several: classes,500.", parse=parse_clusters, metavar="N,N",
         default_text=CLASSES,
     )  # fmt: skip
     seeds: tuple[int, ...] = setting(
-        tuple(range(SEEDS)), help="How many seeds (5 is 0 to 4), or which: 0,7.",
+        tuple(range(SEEDS)), help="Number of seeds (5: 0 to 4), or a list: 0,7.",
         parse=parse_seeds, metavar="N", default_text=str(SEEDS), flags=("--seeds", "--seed"),
     )  # fmt: skip
     sample_tokens: int = setting(
-        1_000_000, help="Tokens for k-means, drawn evenly from all images; at most 4 GB.",
+        1_000_000, help="Tokens for k-means, drawn evenly from images; up to 4 GB.",
         parse=parsers.integer(1), metavar="N",
     )  # fmt: skip
     redo: int = setting(

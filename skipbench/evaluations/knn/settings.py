@@ -17,7 +17,7 @@ def parse_ks(given: Any) -> tuple[int, ...]:
 @dataclass(frozen=True, kw_only=True)
 class KnnSettings(TrainingImagesSettings):
     k: tuple[int, ...] = setting(
-        (30,), help="Number of neighbours that vote; several share one search.", parse=parse_ks,
+        (30,), help="Number of neighbours; several share one search.", parse=parse_ks,
         metavar="N,N",
     )  # fmt: skip
     temperature: tuple[float, ...] = setting(
@@ -25,7 +25,7 @@ class KnnSettings(TrainingImagesSettings):
         parse=parsers.numbers(1e-4, 1e4, example="0.02,0.07"), metavar="T,T",
     )  # fmt: skip
     memory: int = setting(
-        1_024_000, help="Tokens in the bank, shared evenly between the training images; patches "
+        1_024_000, help="Tokens in the bank, spread evenly over the training images; patches "
         "of rare classes are preferred.", parse=parsers.integer(1), metavar="N",
     )  # fmt: skip
     index: str = setting(
@@ -34,7 +34,7 @@ class KnnSettings(TrainingImagesSettings):
         parse=parsers.choice("flat", "ivf", "auto"), metavar="INDEX",
     )  # fmt: skip
     bank_limit: int = setting(
-        4_000_000_000, help="Memory for the bank; float16 or product quantisation beyond it.",
+        4_000_000_000, help="Memory for the bank; beyond it, float16 or PQ.",
         parse=parsers.byte_count, metavar="SIZE", default_text="4GB",
     )  # fmt: skip
     size: str = size("512")

@@ -62,8 +62,8 @@ class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSe
         parse=parse_checkpoints, panel=WHAT, metavar="PATH", flags=("--ckpt",), several=True,
     )  # fmt: skip
     residual: tuple[str, ...] = setting(  # type: ignore[assignment]
-        ("auto",), help="Run the blocks as skip or skipless; auto reads it from the file or its "
-        "weights. Once for all checkpoints, or once for each.", parse=parse_variants, panel=WHAT,
+        ("auto",), help="skip, skipless, or auto: read from the file or its weights. Once for all "
+        "checkpoints, or once for each.", parse=parse_variants, panel=WHAT,
         metavar="VARIANT", several=True,
     )  # fmt: skip
     names: tuple[str, ...] = setting(
@@ -79,7 +79,7 @@ class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSe
         "keys, queries or values.", parse=parsers.choice(*TENSORS), metavar="TENSOR",
     )  # fmt: skip
     fit: Fit = setting(
-        "image", help="Fit components per image, or over all images so that colours mean the same "
+        "image", help="Fit components per image, or over all images, so that colours mean the same "
         "in all of them.", parse=parsers.choice("image", "all"), metavar="KIND",
     )  # fmt: skip
     components: int = setting(
@@ -87,7 +87,7 @@ class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSe
         parse=parsers.integer(1, 12), metavar="N",
     )  # fmt: skip
     upsample: Upsample = setting(
-        "nearest", help="How tokens are enlarged to image size: nearest or bilinear.",
+        "nearest", help="Upsampling of tokens to image size: nearest or bilinear.",
         parse=parsers.choice("nearest", "bilinear"), metavar="KIND",
     )  # fmt: skip
     background: Background = setting(

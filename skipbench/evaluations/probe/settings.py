@@ -172,15 +172,14 @@ class ProbeSettings(TrainingImagesSettings):
         default_text="protocol; paper: 30",
     )  # fmt: skip
     lr: tuple[float, ...] | None = setting(
-        None, help="Learning rates, all trained at once: 1e-3,3e-3.", parse=parse_rates,
-        metavar="LR,LR", default_text="protocol; paper: six from 1e-4 to 3e-2",
+        None, help="Learning rates, trained together.", parse=parse_rates,
+        metavar="LR,LR", default_text="protocol; paper: 1e-4 to 3e-2",
     )  # fmt: skip
     select: Literal["val", "holdout"] = setting(
-        "val", help="Choose the headline's rate on val, as papers do, or on held-out training "
-        "images (holdout). Both are reported.", parse=parsers.choice("val", "holdout"),
-        metavar="SPLIT",
+        "val", help="Pick the rate on val (as papers do) or a training holdout.",
+        parse=parsers.choice("val", "holdout"), metavar="SPLIT",
     )  # fmt: skip
-    size: str | None = size(None, default_text="protocol; paper: 448")
+    size: str | None = size(None, default_text="paper: 448")
     score_size: int | str | None = setting(
         None, help="Score masks at full size, or resized to N×N.",
         parse=parsers.integer(1, 10**7, word="full"), metavar="N", default_text="protocol",
@@ -194,8 +193,8 @@ class ProbeSettings(TrainingImagesSettings):
         default_text="protocol",
     )  # fmt: skip
     views: int | None = setting(
-        None, help="dinov2, leopart: cycle through N fixed crops per image instead of drawing new "
-        "ones.", parse=parsers.integer(1), metavar="N",
+        None, help="dinov2, leopart: cycle through N fixed crops per image.",
+        parse=parsers.integer(1), metavar="N",
     )  # fmt: skip
 
     @cached_property

@@ -11,7 +11,7 @@ from skipbench.settings.groups import TokenSettings
 @dataclass(frozen=True, kw_only=True)
 class SegmentationSettings(TokenSettings):
     dataset: str = setting(
-        help="A data set with masks (`skipbench data list`), or folder:PATH.", parse=parsers.text,
+        help="Data set with masks (`skipbench data list`, folder:PATH).", parse=parsers.text,
         panel=WHAT, metavar="NAME",
     )  # fmt: skip
     classes: int | None = setting(
@@ -32,7 +32,7 @@ class TrainingImagesSettings(SegmentationSettings):
     """Of evaluations that learn from training images."""
 
     train_images: int | None = setting(
-        None, help="Random subset of N training images; --limit and --sample apply to it.",
+        None, help="Random subset of N training images, before --limit, --sample.",
         parse=parsers.integer(1), panel=DATA, metavar="N", default_text="all",
     )  # fmt: skip
     subset_seed: int = same_as(

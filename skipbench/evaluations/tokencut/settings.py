@@ -30,12 +30,13 @@ class TokencutSettings(CheckpointSettings, DataSettings, FeatureSettings, Record
         "folder:PATH.", parse=parsers.text, panel=WHAT, metavar="NAME",
     )  # fmt: skip
     images: tuple[Any, ...] = setting(
-        (), help="Instead of a data set: image or folder; box, mask and eigenvector are drawn over "
-        "each. Repeatable.", parse=parsers.several, panel=WHAT, metavar="PATH", several=True,
+        (), help="Draw box, mask and eigenvector over these images or folders, instead of "
+        "scoring a data set. Repeatable.", parse=parsers.several, panel=WHAT, metavar="PATH",
+        several=True,
     )  # fmt: skip
     layers: str = setting(
-        "last", help="last, all, or blocks such as 9,10,-1; each block is cut by itself, all in "
-        "one pass.", parse=parsers.layer_set, panel=WHAT, metavar="BLOCKS",
+        "last", help="last, all, or blocks such as 9,10,-1; each is cut by itself, all in one "
+        "pass.", parse=parsers.layer_set, panel=WHAT, metavar="BLOCKS",
     )  # fmt: skip
     feature: str = setting(
         "keys", help="Tensor of a block: keys, queries, values, tokens (its output) or "
@@ -46,7 +47,7 @@ class TokencutSettings(CheckpointSettings, DataSettings, FeatureSettings, Record
         metavar="NAME",
     )  # fmt: skip
     tau: float | None = setting(
-        None, help="TokenCut: link tokens whose cosine is larger.", parse=parsers.number(-1, 1),
+        None, help="TokenCut: link tokens with a larger cosine.", parse=parsers.number(-1, 1),
         metavar="COS", default_text=f"{TAU:g}",
     )  # fmt: skip
     eps: float | None = setting(
@@ -59,10 +60,10 @@ class TokencutSettings(CheckpointSettings, DataSettings, FeatureSettings, Record
         parse=parsers.choice("boxes", "masks"), metavar="KIND",
         default_text="boxes, if there are any",
     )  # fmt: skip
-    hard: bool = setting(True, help="Leave out boxes marked difficult or truncated.")
+    hard: bool = setting(True, help="Ignore boxes marked difficult or truncated.")
     select: Literal["val", "holdout"] = setting(
-        "val", help="Of several blocks: report the best on the evaluated images, as papers do, or "
-        "one chosen on the other half (holdout). Both are reported.",
+        "val", help="With several blocks: report the best on the evaluated images, as papers do, "
+        "or one chosen on the other half (holdout). Both are recorded.",
         parse=parsers.choice("val", "holdout"), metavar="SPLIT",
     )  # fmt: skip
     split: str | None = setting(
