@@ -112,7 +112,7 @@ def check(settings: CheckSettings, as_json: bool) -> None:
 
 def _report(verdicts: "list[Verdict]", settings: CheckSettings, as_json: bool) -> None:
     from skipbench.files import ensure_writable, write_whole
-    from skipbench.results import check_formats
+    from skipbench.results import check as check_formats
 
     if settings.junit:
         ensure_writable(settings.junit.parent)
@@ -133,7 +133,7 @@ def _report(verdicts: "list[Verdict]", settings: CheckSettings, as_json: bool) -
 
 
 def _show(verdicts: "list[Verdict]") -> None:
-    from skipbench.results.check_formats import sentence, summary, worst_first
+    from skipbench.results.check import sentence, summary, worst_first
 
     styles = {"worse": "bold red", "missing": "bold red", "better": "green", "new": "dim"}
     table = plain_table()

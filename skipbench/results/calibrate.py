@@ -13,7 +13,7 @@ from skipbench.evaluations.run import FeatureRun, Run
 from skipbench.pipeline import carry_out, open_run
 from skipbench.records import LABELS, TOLD, Result
 from skipbench.results.baseline import name_of, read_baseline, write_baseline
-from skipbench.results.check import made_alike
+from skipbench.results.check import matching_entry
 from skipbench.results.entries import Entry, entries, grouped
 from skipbench.results.read import Source, read_results
 from skipbench.results.scores import only, parse_where
@@ -54,7 +54,7 @@ def calibrate(
     if baseline:
         known, groups = read_baseline(Path(baseline)), grouped(wanted, name_of)
         lines = [line for name, line in sorted(known.figures.items()) if name in groups]
-        wanted = [made_alike(line, known, groups[line.figure]) for line in lines]
+        wanted = [matching_entry(line, known, groups[line.figure]) for line in lines]
     if not wanted:
         raise UsageError(
             "no records to calibrate" + (f" that {baseline} expects" if baseline else "")

@@ -14,6 +14,7 @@ import numpy as np
 from skipbench.errors import NumbersError, UsageError
 from skipbench.metrics.intervals import (
     RESAMPLES,
+    SIGNIFICANT,
     flip_test,
     interval,
     leave_one_out,
@@ -81,18 +82,16 @@ def paired(
     seed: int = 0,
 ) -> Paired:
     """On the images that both have. Of several seeds, the mean score."""
-    ours = (a,) if isinstance(a, Stored) else tuple(a)
-    theirs = (b,) if isinstance(b, Stored) else tuple(b)
-    ids = f"{ours[0].result.id} and {theirs[0].result.id}"
-    _require_one_measure(ids, ours[0].result, theirs[0].result)
-    names_a, names_b = (side[0].result.dataset["names"] for side in (ours, theirs))
-    both = set(names_b)
-    common = [name for name in names_a if name in both]
+    sides = [(side,) if isinstance(side, Stored) else tuple(side) for side in (a, b)]
+    first_a, first_b = (side[0].result for side in sides)
+    ids = f"{first_a.id} and {first_b.id}"
+    _require_one_measure(ids, first_a, first_b)
+    names_a, names_b = first_a.dataset["names"], set(first_b.dataset["names"])
+    common = [name for name in names_a if name in names_b]
     if len(common) < 2:
         raise UsageError(f"{ids} have {len(common)} images in common")
     one, other = (
-        ModelCounts(side[0].result, [_counts(stored, common) for stored in side])
-        for side in (ours, theirs)
+        ModelCounts(side[0].result, [_counts(stored, common) for stored in side]) for side in sides
     )
     if np.isnan(one.value + other.value):
         raise NumbersError(f"{ids}: no pixel of the common images is labelled")
@@ -100,9 +99,9 @@ def paired(
     drawn_a, drawn_b = one.resampled(weights), other.resampled(weights)
     differences = other.score(drawn_b) - one.score(drawn_a)
     return Paired(
-        a=ours,
-        b=theirs,
-        metric=ours[0].result.metrics["headline"],
+        a=sides[0],
+        b=sides[1],
+        metric=first_a.metrics["headline"],
         images=len(common),
         only_a=len(names_a) - len(common),
         only_b=len(names_b) - len(common),
@@ -113,8 +112,13 @@ def paired(
         p_value=p_of_difference(one, other, differences),
         classes=_classes(one, other, drawn_a, drawn_b),
         moved=_images(common, one, other),
-        differs=_differs(ours, theirs) | _other_labels(one, other),
+        differs=_settings_that_differ(*sides) | _labels_that_differ(one, other),
     )
+
+
+def significant(ends: tuple[float, float], p_value: float) -> bool:
+    low, high = ends
+    return not low <= 0 <= high and p_value < SIGNIFICANT
 
 
 def p_of_difference(one: "ModelCounts", other: "ModelCounts", differences: np.ndarray) -> float:
@@ -138,18 +142,18 @@ def _require_one_measure(ids: str, a: Result, b: Result) -> None:
             raise UsageError(f"{a.id} has no score")
 
 
-def _differs(ours: Sequence[Stored], theirs: Sequence[Stored]) -> dict[str, list[Any]]:
-    """Settings that may explain the difference."""
+def _settings_that_differ(a: Sequence[Stored], b: Sequence[Stored]) -> dict[str, list[Any]]:
+    """Those that may explain the difference."""
+    facts = ("split", "seed") if len(a) == len(b) == 1 else ("split",)
     ways = []
-    for score in (Score(ours[0]), Score(theirs[0])):
+    for score in (Score(a[0]), Score(b[0])):
+        of_facts = {name: score.facts[name] for name in facts}
         trained = {k: v for k, v in score.images.items() if "trained" in k}
-        split = {"split": score.facts["split"]}
-        seed = {"seed": score.facts["seed"]} if len(ours) == len(theirs) == 1 else {}
-        ways.append({**score.settings, **split, **trained, **score.computing, **seed})
+        ways.append({**score.settings, **of_facts, **trained, **score.computing})
     return differing(ways)
 
 
-def _other_labels(one: "ModelCounts", other: "ModelCounts") -> dict[str, list[Any]]:
+def _labels_that_differ(one: "ModelCounts", other: "ModelCounts") -> dict[str, list[Any]]:
     same = one.labelled == other.labelled
     what = "labelled pixels" if one.has_classes else "images scored"
     return {} if same else {what: [one.labelled, other.labelled]}

@@ -21,18 +21,16 @@ from math import sqrt
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from scipy.special import stdtrit
 
 from skipbench.errors import NumbersError, UsageError
-from skipbench.metrics.intervals import SIGNIFICANT
 from skipbench.pipeline import carry_out
 from skipbench.records import Result
 from skipbench.results.baseline import name_of, read_baseline
 from skipbench.results.calibrate import repeat
-from skipbench.results.check import TOLERANCE, made_alike
-from skipbench.results.entries import Entry, differing, entries
-from skipbench.results.paired import Move, Paired, paired
+from skipbench.results.check import TOLERANCE, matching_entry
+from skipbench.results.entries import differing, entries
+from skipbench.results.paired import Move, Paired, paired, significant
 from skipbench.results.pick import pick_one
 from skipbench.results.read import Stored, read_results
 from skipbench.results.scores import Score
@@ -97,11 +95,11 @@ def reproduce(
     folder = Path(out) if out else stored.folder / "reproduced"
     if folder.resolve() == stored.folder.resolve():
         raise UsageError(f"{folder} holds the record itself: choose another folder with --out")
-    spread = _of_baseline(stored, Path(baseline)) if baseline else _of_siblings(stored)
+    spread = _from_baseline(stored, Path(baseline)) if baseline else _from_seeds(stored)
     run = repeat(stored.result, ckpt=ckpt, out=folder, **places)
     (cell,) = run.cells
     if cell.id != stored.result.id:
-        log.warning("not quite the same work here: data, precision or version are others")
+        log.warning("not the same id here: data, precision or version differ")
     (folder / f"{cell.id}.json").unlink(missing_ok=True)  # of an earlier attempt
     (result,) = carry_out(run)
     return judge(stored, Stored(result, folder), spread)
@@ -123,7 +121,7 @@ class Spread:
         return f"standard deviation {self.deviation:.2f} over {self.seeds} seeds {self.source}"
 
 
-def _of_baseline(stored: Stored, path: Path) -> Spread:
+def _from_baseline(stored: Stored, path: Path) -> Spread:
     baseline, (entry,) = read_baseline(path), entries([stored])
     name = name_of(entry)
     line = baseline.figures.get(name)
@@ -131,18 +129,19 @@ def _of_baseline(stored: Stored, path: Path) -> Spread:
         raise UsageError(
             f"{path} has no noise of {name!r}.\nMeasure it: skipbench calibrate --baseline {path}"
         )
-    made_alike(line, baseline, [entry])
+    matching_entry(line, baseline, [entry])
     return Spread(line.noise, line.noise_seeds, f"in {path.name}")
 
 
-def _of_siblings(stored: Stored) -> Spread | None:
+def _from_seeds(stored: Stored) -> Spread | None:
     """Records that differ only in the seed, beside this one or made by `calibrate`."""
     pattern = f"{stored.result.id.rpartition('-')[0]}-*.json"
     folders = (stored.folder, stored.folder / "calibration")
     files = [path for folder in folders for path in sorted(folder.glob(pattern))]
-    found: Entry = entries([stored, *read_results(set(files) - {stored.path})])[0]
-    few = len(found.scores) < FEWEST_SEEDS
-    return None if few else Spread(found.spread or 0.0, len(found.scores), "of its siblings")
+    found = entries([stored, *read_results(set(files) - {stored.path})])[0]
+    if found.spread is None or len(found.scores) < FEWEST_SEEDS:
+        return None
+    return Spread(found.spread, len(found.scores), "in records that differ only in the seed")
 
 
 # -- the two compared
@@ -179,12 +178,7 @@ def _within(difference: float, spread: Spread | None, pair: Paired | None) -> bo
         return True
     if spread:
         return size <= spread.allowed
-    return size <= TOLERANCE and pair is not None and not _significant(pair)
-
-
-def _significant(pair: Paired) -> bool:
-    low, high = pair.interval
-    return not low <= 0 <= high and pair.p_value < SIGNIFICANT
+    return size <= TOLERANCE and pair is not None and not significant(pair.interval, pair.p_value)
 
 
 def _interval_words(pair: Paired | None) -> str:
@@ -195,9 +189,9 @@ def _interval_words(pair: Paired | None) -> str:
 
 
 def _paired(stored: Stored, again: Stored) -> Paired | None:
-    """None where there are not two images to compare, or the counts of the record are not here."""
+    """None for fewer than two common images, or if the record's counts are missing."""
     if not stored.path.with_suffix(".npz").exists():
-        log.warning("%s: its .npz is not beside it, so no images are compared", stored.path)
+        log.warning("%s: its .npz is missing, so no images are compared", stored.path)
         return None
     try:
         return paired(stored, again)
@@ -207,15 +201,14 @@ def _paired(stored: Stored, again: Stored) -> Paired | None:
 
 
 def _same_arrays(stored: Stored, again: Stored) -> bool:
-    """To the last bit, as far as the record's are here."""
+    """To the last bit; true if the record's arrays are missing."""
     if not stored.path.with_suffix(".npz").exists():
         return True
-    one, other = stored.arrays(), again.arrays()
-    return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-
-
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    one, other = (
+        {name: (array.dtype, array.shape, array.tobytes()) for name, array in side.arrays().items()}
+        for side in (stored, again)
+    )
+    return one == other
 
 
 def _settings(score: Score) -> dict[str, Any]:
