@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
 
-import numpy as np
-
 from skipbench.errors import DataError, UsageError
 from skipbench.evaluations import evaluations
 from skipbench.files import read_json

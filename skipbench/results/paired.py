@@ -144,12 +144,12 @@ def _require_one_measure(ids: str, a: Result, b: Result) -> None:
 
 def _settings_that_differ(a: Sequence[Stored], b: Sequence[Stored]) -> dict[str, list[Any]]:
     """Those that may explain the difference."""
-    facts = ("split", "seed") if len(a) == len(b) == 1 else ("split",)
     ways = []
     for score in (Score(a[0]), Score(b[0])):
-        of_facts = {name: score.facts[name] for name in facts}
+        split = {"split": score.facts["split"]}
         trained = {k: v for k, v in score.images.items() if "trained" in k}
-        ways.append({**score.settings, **of_facts, **trained, **score.computing})
+        seed = {"seed": score.facts["seed"]} if len(a) == len(b) == 1 else {}
+        ways.append({**score.settings, **split, **trained, **score.computing, **seed})
     return differing(ways)
 
 

@@ -110,9 +110,8 @@ def selected_on(stored: Iterable[Stored], where: str) -> list[Stored]:
         if metrics.get("selected_on") in (None, where):  # no choice, or this one already
             found.append(one)
         elif choice:
-            result = replace(
-                one.result, metrics=_metrics_of(metrics, {**choice, "selected_on": where})
-            )
+            chosen = _metrics_of(metrics, {**choice, "selected_on": where})
+            result = replace(one.result, metrics=chosen)
             found.append(replace(one, result=result, counts_name=f"counts_{where}"))
         else:
             log.warning("left out: %s has no score chosen on %s", one.path, where)
