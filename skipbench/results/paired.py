@@ -1,11 +1,11 @@
 """Two models on the same images: a paired bootstrap of the difference of their scores.
 
-Both are scored on the same resamples of the images, so whatever is hard about an image cancels: two
-scores whose own intervals overlap may still differ by more than chance.
+Both are scored on the same resamples of the images, so the difficulty of an image cancels: two
+scores with overlapping intervals may still differ by more than chance.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -34,14 +34,14 @@ from skipbench.results.scores import Score
 
 @dataclass(frozen=True)
 class Move:
-    """A class or an image. In percent; None without a score."""
+    """Of a class or an image. In percent; None without a score."""
 
     name: str
     a: float | None
     b: float | None
     difference: float | None
     interval: tuple[float, float] | None = None
-    effect: float | None = None  # of an image: points of the whole difference that hang on it
+    effect: float | None = None  # of an image: points by which it changes the whole difference
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class ModelCounts:
 
     @property
     def labelled(self) -> tuple[int, ...]:
-        """Pixels of each class in the masks, or number of scored images."""
+        """Pixels of each class in the masks, or the number of scored images."""
         if self.has_classes:
             return tuple(self.totals[0][-1].ravel().tolist())
         return (int((self.counts[0][:, 1] > 0).sum()),)
@@ -238,7 +238,7 @@ class ModelCounts:
 def _classes(
     one: ModelCounts, other: ModelCounts, drawn_a: list[np.ndarray], drawn_b: list[np.ndarray]
 ) -> tuple[Move, ...]:
-    """drawn_a, drawn_b: resampled. Empty if the score is not one of classes."""
+    """drawn_a, drawn_b: resampled counts. Empty without scores by class."""
     if not one.has_classes or one.classes != other.classes:
         return ()
     if len(one.classes) != one.counts[0].shape[2]:
@@ -248,23 +248,21 @@ def _classes(
     moves = []
     for i, (name, x, y) in enumerate(zip(one.classes, *by_class, strict=True)):
         ends = None if np.isnan(x + y) or np.isnan(drawn[:, i]).all() else interval(drawn[:, i])
-        moves.append(_move(name, x, y, ends))
+        moves.append(_move(name, x, y, interval=ends))
     return tuple(
         sorted(moves, key=lambda m: (m.difference is None, -abs(m.difference or 0), m.name))
     )
 
 
 def _images(names: Sequence[str], one: ModelCounts, other: ModelCounts) -> tuple[Move, ...]:
-    """An image of a rare class moves the whole more than its own score tells, one with a few stray
-    pixels less."""
+    """By effect: an image of a rare class matters more than its own score tells, one with a few
+    stray pixels less."""
     effects = np.nan_to_num(other.effects - one.effects)
-    moves = [
-        replace(_move(name, a, b), effect=float(effect))
-        for name, a, b, effect in zip(names, one.by_image, other.by_image, effects, strict=True)
-    ]
+    scores = zip(names, one.by_image, other.by_image, effects, strict=True)
+    moves = [_move(name, a, b, effect=float(effect)) for name, a, b, effect in scores]
     return tuple(sorted(moves, key=lambda move: (-abs(move.effect or 0), move.name)))
 
 
-def _move(name: str, a: float, b: float, ends: tuple[float, float] | None = None) -> Move:
+def _move(name: str, a: float, b: float, **more: Any) -> Move:
     x, y = (None if np.isnan(value) else float(value) for value in (a, b))
-    return Move(name, x, y, None if x is None or y is None else y - x, ends)
+    return Move(name, x, y, None if x is None or y is None else y - x, **more)
