@@ -214,13 +214,6 @@ def is_interval(value: object) -> TypeGuard[Sequence[float]]:
     return isinstance(value, list | tuple) and len(value) == 2 and all(map(is_number, value))
 
 
-# What numpy and zipfile raise for damaged bytes.
-DAMAGE = (
-    OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zlib.error,
-    zipfile.BadZipFile,
-)  # fmt: skip
-
-
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Of a record, checked against its digest."""
     return read_npz(path, sha256=_content(path.with_suffix(".json"))["arrays"])
@@ -232,7 +225,10 @@ def read_npz(path: Path, sha256: str | None = None) -> dict[str, np.ndarray]:
         if sha256 not in (None, hashlib.sha256(content).hexdigest()):
             raise ValueError("not the arrays of its record; run its evaluation again")
         return unpacked(content)
-    except DAMAGE as error:
+    except (  # what numpy and zipfile raise for damaged bytes
+        OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zlib.error,
+        zipfile.BadZipFile,
+    ) as error:  # fmt: skip
         raise DataError(f"{path}: missing or damaged ({error})") from None
 
 

@@ -164,8 +164,10 @@ def fill_layout(
     printed = published() if paper else {}
 
     def cell(row: Values, column: Values) -> TableCell:
-        entry = chosen.get((row, column))
-        return TableCell(entry, _printed(layout, entry, printed.get((layout.name, row, column))))
+        entry, number = chosen.get((row, column)), printed.get((layout.name, row, column))
+        if entry and entry.facts["method"] != layout.usual.get("method", entry.facts["method"]):
+            number = None  # of the paper's method
+        return TableCell(entry, number)
 
     def compared(place: Place) -> Values:
         column = columns[place[1]]
@@ -184,12 +186,6 @@ def fill_layout(
         lambda row, entry: _off_axis(layout, rows[row], entry) + [_computing(entry)] * mixed,
         layout.notes if paper else (),
     )
-
-
-def _printed(layout: Layout, entry: Entry | None, value: float | None) -> float | None:
-    """The paper's number; None beside an entry of another method."""
-    method = layout.usual.get("method")
-    return None if entry and method and entry.facts["method"] != method else value
 
 
 def _choose(layout: Layout, row: Values, group: list[Entry]) -> Entry | None:

@@ -27,11 +27,9 @@ def render(tables: Sequence[Table], format: str, *, fragment: bool = False) -> s
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     if format == "csv":
         return as_csv(tables)
-    if format == "latex":
-        text = "\n".join(map(latex, tables))
-        return text if fragment else LATEX_DOCUMENT % text
-    kinds: dict[str, Callable[[Table], str]] = {"md": markdown, "rich": screen}
-    return "\n".join(map(kinds[format], tables))
+    writers: dict[str, Callable[[Table], str]] = {"md": markdown, "rich": screen, "latex": latex}
+    text = "\n".join(map(writers[format], tables))
+    return LATEX_DOCUMENT % text if format == "latex" and not fragment else text
 
 
 def cell_parts(cell: TableCell, table: Table) -> tuple[str, str]:
@@ -109,17 +107,15 @@ def _csv_rows(table: Table, several: bool) -> list[dict[str, str]]:
     more = ["low", "high", "deviation"] * table.ci + ["paper", "difference"] * table.with_paper
     rows = []
     for row in table.rows:
-        line = {"table": table.title} if several else {}
-        line |= dict(zip(table.stub, row.labels, strict=True))
+        line = {"table": _no_formula(table.title)} if several else {}
+        line |= zip(table.stub, map(_no_formula, row.labels), strict=True)
         remarks = []
         for path, cell in zip(table.columns, row.cells, strict=True):
             name = " ".join(path)
-            names = [name, *(f"{name} {kind}" for kind in more)]
-            line |= dict(zip(names, _csv_numbers(cell, table), strict=True))
+            numbers = zip(("", *more), _csv_numbers(cell, table), strict=True)
+            line |= {f"{name} {kind}".rstrip(): number for kind, number in numbers}
             remarks += [f"{name}: {footnotes[cell.mark]}"] if cell.mark else []
-        line["remarks"] = "; ".join(remarks)
-        words = {"table", "remarks", *table.stub}
-        rows.append({n: _no_formula(v) if n in words else v for n, v in line.items()})
+        rows.append(line | {"remarks": _no_formula("; ".join(remarks))})
     return rows
 
 

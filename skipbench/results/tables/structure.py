@@ -120,19 +120,16 @@ def marked(
 
 
 def _best(table: Table, group: Sequence[Place]) -> list[Place]:
-    """All that are printed as the highest; none of fewer than two."""
-    entries = {(r, c): entry for r, c in group if (entry := table.rows[r].cells[c].entry)}
-    printed = {place: round(entry.value, 1) for place, entry in _comparable(entries).items()}
+    """All that are printed as the highest; none of fewer than two. Partial runs count only if all
+    are partial, and on the same images."""
+    found = {(r, c): entry for r, c in group if (entry := table.rows[r].cells[c].entry)}
+    whole = {place: entry for place, entry in found.items() if not entry.first.partial}
+    same = len({json.dumps(entry.first.images) for entry in found.values()}) == 1
+    compared = whole if whole or not same else found
+    printed = {place: round(entry.value, 1) for place, entry in compared.items()}
     if len(printed) < 2:
         return []
     return [place for place, value in printed.items() if value == max(printed.values())]
-
-
-def _comparable(entries: Mapping[Place, Entry]) -> Mapping[Place, Entry]:
-    """Without partial runs, unless all were scored on the same images."""
-    whole = {place: entry for place, entry in entries.items() if not entry.first.partial}
-    same = len({json.dumps(entry.first.images) for entry in entries.values()}) == 1
-    return whole if whole or not same else entries
 
 
 def _letter(number: int) -> str:
@@ -182,20 +179,16 @@ def plain_table(found: Sequence[Entry]) -> Table:
 def _shown_facts(
     found: Sequence[Entry], facts: Sequence[Mapping[str, Any]], different: Sequence[str]
 ) -> list[str]:
-    """Those that differ, without what the checkpoint tells of its weights and the evaluation of its
-    settings, unless one name has several."""
-    told_by = dict.fromkeys(different, "evaluation")
-    told_by |= dict.fromkeys((WEIGHTS, *found[0].first.model), "checkpoint")
-    for fact in set(FACTS) - {"method"}:
-        told_by.pop(fact, None)
-    shown = [n for n in different if n not in told_by or _varies(facts, n, told_by[n])]
+    """Those that differ; weights and settings only if one checkpoint or evaluation has several."""
+    of_checkpoint = {WEIGHTS, *found[0].first.model}
+    shown = []
+    for name in different:
+        owner = "checkpoint" if name in of_checkpoint else "evaluation"
+        values = {(one[owner], str(one.get(name))) for one in facts}
+        always_shown = name in FACTS and name != "method"
+        if always_shown or len(values) > len({one[owner] for one in facts}):
+            shown.append(name)
     return shown if {"checkpoint", "residual"} & set(shown) else ["checkpoint", *shown]
-
-
-def _varies(facts: Sequence[Mapping[str, Any]], name: str, of: str) -> bool:
-    """Whether one value of `of` has several of `name`."""
-    owners = {one[of] for one in facts}
-    return len({(one[of], str(one.get(name))) for one in facts}) > len(owners)
 
 
 def _all_facts(entry: Entry) -> dict[str, Any]:
