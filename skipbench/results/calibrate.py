@@ -88,8 +88,8 @@ def _values(
 
 def _write(path: Path, noise: Noise) -> None:
     before = read_baseline(path)
-    measured = {"noise": round(noise.deviation, 4), "noise_seeds": len(noise.values)}
-    line = replace(before.figures[noise.figure], **measured)
+    line = before.figures[noise.figure]
+    line = replace(line, noise=round(noise.deviation, 4), noise_seeds=len(noise.values))
     write_baseline(path, replace(before, figures={**before.figures, noise.figure: line}))
 
 

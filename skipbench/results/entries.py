@@ -22,7 +22,7 @@ class Entry:
     """The mean over seeds."""
 
     scores: tuple[Score, ...]
-    remark: str = ""  # added by a table: "best of 12 blocks"
+    remark: str = ""  # of a table: "best of 12 blocks"
 
     @property
     def first(self) -> Score:

@@ -90,7 +90,7 @@ def _choices(name: str, found: Sequence[Stored]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows[:MOST]]
     more = [f"  … {len(rows) - MOST} more: skipbench results list"] if len(rows) > MOST else []
-    what = f"{printable(name)} stands for {len(_checkpoints(found))} checkpoints"
+    what = f"{printable(name)} matches {len(_checkpoints(found))} checkpoints"
     return "\n".join([f"{what}: give the path or an id of one.", *lines, *more])
 
 

@@ -68,7 +68,7 @@ def sift(
     """As `read_results`, with the error of each file that was left out."""
     found: dict[str, Stored] = {}
     wrong: dict[Path, DataError] = {}
-    unsealed = 0
+    undigested = 0
     for source in listed(sources):
         if isinstance(source, Stored | Result):
             stored = source if isinstance(source, Stored) else Stored(source, Path("results"))
@@ -83,12 +83,12 @@ def sift(
                 log.warning("left out: %s", error)
                 wrong[path] = error
                 continue
-            unsealed += result.determines is None
+            undigested += result.determines is None
             first = found.setdefault(result.id, Stored(result, path.parent, path.stem))
             if first.result.metrics != result.metrics:
                 log.warning("left out: %s has other scores than %s", path, first.path)
-    if unsealed:
-        log.info("%d records of an earlier version have no digest: edits go unnoticed", unsealed)
+    if undigested:
+        log.info("%d records of an earlier version have no digest: edits go unnoticed", undigested)
     return [found[key] for key in sorted(found)], wrong
 
 

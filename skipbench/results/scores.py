@@ -168,16 +168,16 @@ class Score:
         ]
         if self.result.checkpoint.get("warning"):
             residual = self.result.checkpoint["residual"]
-            found.append(f"run {residual}, although its weights do not look it")
+            found.append(f"run as {residual}, although its weights suggest otherwise")
         return [words for words in found if words]
 
     def _partial_data(self) -> str:
-        parts = [self.result.dataset, self.result.training]
         words = []
-        for part in [part for part in parts if part and part["partial"]]:
-            whole = f" of {part['official_images']:,}" if part["official_images"] else ""
-            images = f"{part['images']:,}{whole} images of {part['split']}"
-            words.append(chosen_words(part.get("chosen"), images))
+        for part in (self.result.dataset, self.result.training):
+            if part and part["partial"]:
+                whole = f" of {part['official_images']:,}" if part["official_images"] else ""
+                images = f"{part['images']:,}{whole} images of {part['split']}"
+                words.append(chosen_words(part.get("chosen"), images))
         return f"partial: {', '.join(words)}" if words else ""
 
     def _other_protocol(self) -> str:

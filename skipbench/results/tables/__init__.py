@@ -4,8 +4,8 @@ structure.py     a table as data: rows, cells, the best of each group, footnotes
 layouts.py       the paper's tables and its published numbers, with records put into them
 render.py        as text: for a screen, as Markdown, LaTeX, CSV or JSON
 
-A score of partial data, of another protocol than the paper's, or chosen with knowledge of the
-answer has a footnote. Scores of different protocols never share a layout of the paper.
+A score of partial data, of another protocol than the paper's, or of a rate or block chosen on the
+evaluated images has a footnote. Scores of different protocols never share a layout of the paper.
 """
 
 import logging
@@ -69,14 +69,14 @@ def tables(
     chosen = LAYOUTS.get(layout)
     fitting = _of_evaluation(all_entries, chosen) if chosen else all_entries
     made = []
-    for words, group in _split(fitting, by).items():
+    for suffix, group in _split(fitting, by).items():
         if chosen:
             group = _of_method(group, chosen)
             require_one_protocol(group)
             one = fill_layout(chosen, group, paper=paper, compact=compact)
         else:
             one = plain_table(group)
-        title = f"{one.title} ({words})" if words else one.title
+        title = f"{one.title} ({suffix})" if suffix else one.title
         made.append(replace(one, title=title, ci=ci, with_paper=paper and chosen is not None))
     return made
 
@@ -86,8 +86,8 @@ def _nothing_fits(found: Sequence[Stored], where: Iterable[str]) -> str:
         return "no records to show"
     facts = [Score(one).facts for one in found]
     known = {name: sorted({str(one[name]) for one in facts}) for name in parse_where(where)}
-    told = "; ".join(f"{name} {', '.join(values)}" for name, values in known.items())
-    return f"no records match --where. Records have: {told}"
+    facts_here = "; ".join(f"{name} {', '.join(values)}" for name, values in known.items())
+    return f"no records match --where. Records have: {facts_here}"
 
 
 # -- what belongs in a layout of the paper
@@ -122,8 +122,7 @@ def _of_method(found: list[Entry], layout: Layout) -> list[Entry]:
 
 def _log_left_out(layout: Layout, number: int, what: str) -> None:
     if number:
-        words = "%s leaves out %d scores %s; --layout plain shows all"
-        log.info(words, layout.name, number, what)
+        log.info("%s leaves out %d scores %s; --layout plain shows all", layout.name, number, what)
 
 
 # -- protocols
@@ -146,11 +145,10 @@ def _split(found: Sequence[Entry], by: str | None) -> dict[str, list[Entry]]:
 def require_one_protocol(found: Sequence[Entry]) -> None:
     """Raises UsageError for scores that must not share a table."""
     if different := _differences(found):
-        lines = [f"  {k}: {' or '.join(map(setting_text, v))}" for k, v in different.items()]
-        told = "\n".join(lines)
+        lines = (f"  {k}: {' or '.join(map(setting_text, v))}\n" for k, v in different.items())
         select = " --select to have one choice of all," if CHOSEN in different else ""
         raise UsageError(
-            f"these records have different protocols and cannot share a table:\n{told}\n"
+            f"these records have different protocols and cannot share a table:\n{''.join(lines)}"
             f"Use --by protocol for one table each, --where to choose,{select} or --layout plain."
         )
 

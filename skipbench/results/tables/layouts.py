@@ -155,8 +155,8 @@ def fill_layout(
     candidates = grouped(found, lambda entry: layout.place(entry.facts))
     choices = {place: _choose(layout, place[0], group) for place, group in candidates.items()}
     chosen = {place: entry for place, entry in choices.items() if entry}
-    if aside := len(found) - len(chosen):
-        log.info("%d scores are not in %s; --layout plain shows all", aside, layout.name)
+    if left_out := len(found) - len(chosen):
+        log.info("%d scores are not in %s; --layout plain shows all", left_out, layout.name)
     rows = _axis(layout.paper_rows, {row for row, _ in chosen}, compact)
     columns = _axis(layout.paper_columns, {column for _, column in chosen}, compact)
     if "epoch" in layout.columns:
@@ -202,10 +202,10 @@ def _choose(layout: Layout, row: Values, group: list[Entry]) -> Entry | None:
         return group[0]
     if set(facts) & set(layout.usual):
         return None
-    told = "; ".join(f"{k}: {' or '.join(map(setting_text, v))}" for k, v in facts.items())
+    ways = "; ".join(f"{k}: {' or '.join(map(setting_text, v))}" for k, v in facts.items())
     raise UsageError(
         f"{len(group)} records for one cell of {layout.name} ({', '.join(map(str, row))}). They "
-        f"differ in {told}.\nChoose with --where FACT=VALUE, tell them apart with --label name=…, "
+        f"differ in {ways}.\nChoose with --where FACT=VALUE, tell them apart with --label name=…, "
         "or see all with --layout plain."
     )
 
@@ -217,7 +217,9 @@ def _best_block(group: Sequence[Entry]) -> Entry:
         if entry.first.blocks and own == set().union(*blocks):
             return entry
     best = max(group, key=lambda entry: entry.value)
-    return replace(best, remark=f"best of {len(group)} choices of blocks, chosen on the answer")
+    return replace(
+        best, remark=f"best of {len(group)} choices of blocks, chosen on the evaluated images"
+    )
 
 
 def _identity(entry: Entry) -> dict[str, Any]:
