@@ -3,9 +3,9 @@
     results/<id>.json    one evaluation
     results/<id>.npz     its arrays by image, for paired comparisons
 
-The arrays are written first, so that a record is never without them. Two more entries of the file
-say whether it is still what was written: `arrays`, the sha256 of the .npz, and `digest`, that of
-everything else in the record. Records of schema 1 have neither.
+The arrays are written first, so that no record is ever without them. Two more entries of the file
+detect changes: `arrays`, the sha256 of the .npz, and `digest`, that of everything else in the
+record. Records of schema 1 have neither.
 """
 
 import hashlib
@@ -31,19 +31,19 @@ log = logging.getLogger("skipbench")
 
 
 def result_id(evaluation: str, dataset: str, determines: Mapping[str, Any]) -> str:
-    """ "probe-voc-3f2a9c01b7de": the same for the same work, on every machine."""
+    """ "probe-voc-3f2a9c01b7de": the same for the same work on every machine."""
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", dataset).strip("-.")[:60] or "data"
     return f"{evaluation}-{name}-{digest_of(determines)[:12]}"
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """The same however a file with this content is laid out."""
+    """Independent of the file's layout."""
     text = json.dumps(content, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def plain_result(**parts: Any) -> Result:
-    """With lists for tuples and so on: equal to what will be read back."""
+    """With lists instead of tuples and so on: equal to the record once read back."""
     return Result(**json.loads(json.dumps(parts, allow_nan=False)))
 
 
@@ -74,22 +74,22 @@ def _write_record(folder: Path, result: Result, arrays: str) -> Path:
 
 
 def relabel(folder: Path, found: Result, facts: CheckpointFacts) -> Result:
-    """The record with the user's present labels of the checkpoint: name, epoch, …"""
-    told = {label: getattr(facts, label) for label in LABELS if facts.sources.get(label) == TOLD}
-    if all(found.checkpoint.get(label) == value for label, value in told.items()):
+    """The record with the user's current labels of the checkpoint: name, epoch, …"""
+    labels = {label: getattr(facts, label) for label in LABELS if facts.sources.get(label) == TOLD}
+    if all(found.checkpoint.get(label) == value for label, value in labels.items()):
         return found
     name = found.checkpoint["name"]
-    if told.get("name", name) != name:
-        log.warning("%s: checkpoint renamed from %s to %s", found.id, name, told["name"])
-    sources = {**found.checkpoint.get("sources", {}), **dict.fromkeys(told, TOLD)}
-    checkpoint = {**found.checkpoint, **told, "sources": sources}
+    if labels.get("name", name) != name:
+        log.warning("%s: checkpoint renamed from %s to %s", found.id, name, labels["name"])
+    sources = {**found.checkpoint.get("sources", {}), **dict.fromkeys(labels, TOLD)}
+    checkpoint = {**found.checkpoint, **labels, "sources": sources}
     changed = replace(found, checkpoint=checkpoint)
     _write_record(folder, changed, _content(folder / f"{found.id}.json")["arrays"])
     return changed
 
 
 def _readable(value: Any, indent: str = "") -> str:
-    """JSON with a line for each entry, but lists of words or numbers on one line."""
+    """JSON with one line per entry; lists of strings or numbers are on one line."""
     deeper = indent + " "
     if isinstance(value, dict) and value:
         inside = [
@@ -113,7 +113,7 @@ DIGESTS = {"arrays", "digest"}
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """All parts and digests of a sound record; None for those that schema 1 does not have."""
+    """All parts and digests of a valid record; None for those that schema 1 lacks."""
     try:
         content = parse_json(path.read_bytes())
     except FileNotFoundError:
@@ -129,13 +129,13 @@ def _content(path: Path) -> dict[str, Any]:
     lacking = {"determines", *DIGESTS} if schema == 1 else set()
     if not isinstance(schema, int) or set(content) != (PARTS | DIGESTS) - lacking:
         raise DataError(f"{path}: no skipbench record, or a damaged one")
-    if wrong := _misshapen(content) or ("" if lacking else _altered(path.stem, content)):
+    if wrong := _wrong_shape(content) or ("" if lacking else _changed(path.stem, content)):
         raise DataError(f"{path}: damaged record ({wrong})")
     return dict.fromkeys(lacking) | content
 
 
-def _altered(stem: str, content: Mapping[str, Any]) -> str:
-    """How it is not what was written, in a few words; empty if it is."""
+def _changed(stem: str, content: Mapping[str, Any]) -> str:
+    """What was changed after writing; empty if nothing."""
     try:
         digest = digest_of({k: v for k, v in content.items() if k != "digest"})
         identity = result_id(
@@ -151,15 +151,15 @@ def _altered(stem: str, content: Mapping[str, Any]) -> str:
 
 
 def parse_json(data: bytes) -> Any:
-    """File names in it may be any bytes; NaN and Infinity are refused."""
-    return json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=_no_number)
+    """File names in it may be any bytes; NaN and Infinity are errors."""
+
+    def no_number(name: str) -> None:
+        raise ValueError(f"{name} is no number")
+
+    return json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=no_number)
 
 
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")
-
-
-# What readers of records rely on. A record may be anyone's, and may have been edited.
+# What readers of records rely on. A record may come from anywhere, and may have been edited.
 _DATA: dict[str, Any] = {
     "name": str, "split": str, "images": int, "official_images": int | None,
     "partial": bool, "classes": int, "fingerprint": str, "names": list,
@@ -180,8 +180,8 @@ _PARTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def _misshapen(content: Mapping[str, Any]) -> str:
-    """What is wrong with it, in a few words; empty if it is sound."""
+def _wrong_shape(content: Mapping[str, Any]) -> str:
+    """What is missing or has the wrong type; empty if nothing."""
     identity = content["id"]
     if not isinstance(identity, str) or not identity or Path(identity).name != identity:
         return f"id {identity!r}"
@@ -194,21 +194,16 @@ def _misshapen(content: Mapping[str, Any]) -> str:
         for key, kind in keys.items():
             if not isinstance(content[part].get(key), kind):
                 return f"{part}.{key} is missing or has the wrong type"
-    return _misshapen_values(content)
-
-
-def _misshapen_values(content: Mapping[str, Any]) -> str:
-    """Records of pictures have no headline."""
     metrics, changes = content["metrics"], content["protocol"].get("changes") or {}
-    headline, ends = metrics.get("headline"), metrics.get("interval")
+    headline, ends = metrics.get("headline"), metrics.get("interval")  # pictures have neither
     blocks = content["features"].get("blocks") or []
-    sound = {
+    valid = {
         f"metrics: no number {headline!r}": headline is None or is_number(metrics.get(headline)),
         "metrics.interval": ends is None or is_interval(ends),
         "features.blocks": all(isinstance(block, int) for block in blocks),
         "protocol.changes": all(isinstance(v, list) and len(v) == 2 for v in changes.values()),
     }
-    return next((what for what, is_sound in sound.items() if not is_sound), "")
+    return next((what for what, is_valid in valid.items() if not is_valid), "")
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -219,15 +214,8 @@ def is_interval(value: object) -> TypeGuard[Sequence[float]]:
     return isinstance(value, list | tuple) and len(value) == 2 and all(map(is_number, value))
 
 
-# What numpy and zipfile raise for damaged bytes.
-DAMAGE = (
-    OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zlib.error,
-    zipfile.BadZipFile,
-)  # fmt: skip
-
-
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Of a record, as they were written with it."""
+    """Of a record, checked against its digest."""
     return read_npz(path, sha256=_content(path.with_suffix(".json"))["arrays"])
 
 
@@ -237,7 +225,10 @@ def read_npz(path: Path, sha256: str | None = None) -> dict[str, np.ndarray]:
         if sha256 not in (None, hashlib.sha256(content).hexdigest()):
             raise ValueError("not the arrays of its record; run its evaluation again")
         return unpacked(content)
-    except DAMAGE as error:
+    except (  # what numpy and zipfile raise for damaged bytes
+        OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zlib.error,
+        zipfile.BadZipFile,
+    ) as error:  # fmt: skip
         raise DataError(f"{path}: missing or damaged ({error})") from None
 
 

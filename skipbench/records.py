@@ -1,5 +1,5 @@
-"""The frozen dataclasses that travel through the pipeline. They hold facts, never behaviour that
-needs torch, so that the command line and the readers of results can import them for nothing."""
+"""The frozen dataclasses that the pipeline passes on. Importing them does not import torch, so the
+command line and the readers of results stay fast."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 Residual = Literal["skip", "skipless"]
 
-# What a block can give. `tokens` is its output, `tokens_norm` the same after the final norm;
-# the other three are the projections inside its attention, heads concatenated.
+# Of a block: `tokens` is its output, `tokens_norm` the same after the final norm; the others are
+# the projections inside its attention, heads concatenated.
 TENSORS = ("tokens", "tokens_norm", "keys", "queries", "values")
 
-# How position embeddings go to another grid (protocols of the original codes):
+# How position embeddings are resampled to another grid, as in the original code:
 #   offset     DINO, iBOT, DINOv2: bicubic, scale factor (grid + 0.1) / old grid, no antialias
 #   size       DeiT, MAE, MoCo v3: bicubic to the size, no antialias
 #   antialias  DINOv2 with registers, timm: bicubic to the size, with antialias
@@ -23,20 +23,20 @@ StoreDtype = Literal["fp16", "fp32"]
 
 @dataclass(frozen=True)
 class Side:
-    """Resized so that one side has so many pixels; the aspect ratio stays."""
+    """Resized to this many pixels on one side, keeping the aspect ratio."""
 
     which: Literal["short", "long"]
     pixels: int
 
 
-# The size at which the model sees an image: (height, width), by one side, or None: native.
+# Of the model's input: (height, width), by one side, or None: native.
 Size = tuple[int, int] | Side | None
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is done to pixels between 0 and 1 before a model sees them."""
+    """Of pixels between 0 and 1, before the model."""
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
@@ -48,9 +48,9 @@ IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """What a weights file is, and in `sources`, for each fact, where it was read.
+    """What a weights file is, and in `sources` where each fact was read.
 
-    None stands for what the file does not say, or what this architecture does not have.
+    None: the file does not say, or this architecture has no such thing.
     """
 
     name: str  # file name, or timm:NAME
@@ -75,20 +75,20 @@ class CheckpointFacts:
     preprocessing: Preprocessing = IMAGENET
     sources: Mapping[str, str] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)  # e.g. {"head": 4}: tensors not used
-    notes: tuple[str, ...] = ()  # what a user should be told
+    notes: tuple[str, ...] = ()  # for the user
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-# What a user may say of a checkpoint (`--label epoch=200`); no figure depends on it, but tables do.
+# What a user may set of a checkpoint (`--label epoch=200`): shown in tables, changes no score.
 LABELS = ("name", "epoch", "optimizer", "initialisation")
 TOLD = "--label"
 
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """Which features: determines them together with the checkpoint, the variant and the images."""
+    """With the checkpoint, the variant and the images, this determines the features."""
 
     blocks: tuple[int, ...]
     tensors: tuple[str, ...] = ("tokens_norm",)
@@ -103,27 +103,27 @@ class FeatureSpec:
 
 @dataclass(frozen=True)
 class BlockHealth:
-    """How the patch tokens stand after one block, on a few photographs."""
+    """Statistics of the patch tokens after one block, on a few photographs."""
 
     block: int  # -1: before the first block
     norm: float  # mean L2 norm of a token
     growth: float  # norm relative to the block before
-    spread: float  # deviation over the tokens of an image, relative to their norm; 0 = all alike
-    rank: float | None  # effective rank of the centred tokens; None where they are rounding noise
+    spread: float  # deviation over the tokens of an image, relative to their norm; 0: all equal
+    rank: float | None  # effective rank of the centred tokens; None: they are rounding noise
     attention_distance: float | None  # mean distance query to key, in patches
     finite: bool
 
 
 @dataclass(frozen=True)
 class VariantHealth:
-    """One variant, run on the photographs."""
+    """Of one variant, on the photographs."""
 
     residual: Residual
     blocks: tuple[BlockHealth, ...]  # the first one is the embedding
-    retention: float  # share of the tokens' spread that one of the first blocks keeps
+    retention: float  # share of the tokens' spread that one of the first blocks preserves
     plausible: bool
-    against: tuple[str, ...]  # what speaks against it; empty where plausible
-    notes: tuple[str, ...]  # what speaks against its features, even so
+    against: tuple[str, ...]  # evidence against it; empty if plausible
+    notes: tuple[str, ...]  # problems of its features, even if plausible
 
     @property
     def finite(self) -> bool:
@@ -132,7 +132,7 @@ class VariantHealth:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Skip or skipless, judged from the weights' behaviour alone."""
+    """Skip or skipless, judged by how the weights behave."""
 
     winner: Residual | None  # None: unclear
     reason: str
@@ -165,16 +165,16 @@ Chosen = Literal["first", "random"]  # by --limit, by --sample
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """Which images a figure was made on."""
+    """The images of a score."""
 
     name: str
     split: str
     images: int
     official_images: int | None
-    partial: bool  # not the whole official split, nor a sample that the protocol asks for
+    partial: bool  # neither the whole official split nor the protocol's own sample
     sample: tuple[int, int] | None  # (images, seed) of a random subset
-    bad: tuple[str, ...]  # left out: cannot be decoded
-    empty: tuple[str, ...]  # left out: no box
+    bad: tuple[str, ...]  # left out: unreadable
+    empty: tuple[str, ...]  # left out: without a box
     classes: int
     fingerprint: str
     names: tuple[str, ...]
@@ -196,19 +196,19 @@ RESULT_SCHEMA = 2  # since 2, a record has a digest
 
 @dataclass(frozen=True)
 class Result:
-    """One evaluation: the number, and how it was made. Everything in it is plain JSON."""
+    """One evaluation: the number, and how it was made, as plain JSON."""
 
-    id: str  # of all that determines the number
+    id: str  # a hash of `determines`
     evaluation: str
     metrics: Mapping[str, Any]
     checkpoint: Mapping[str, Any]  # CheckpointFacts, the variant that was run, and why that one
     features: Mapping[str, Any]
     protocol: Mapping[str, Any]  # every setting
     dataset: Mapping[str, Any]  # DatasetFacts of the images it was measured on
-    training: Mapping[str, Any] | None  # and of those a head was trained on
+    training: Mapping[str, Any] | None  # DatasetFacts of the images a head was trained on
     timing: Mapping[str, Any]  # seconds by stage, peak memory
     environment: Mapping[str, Any]
-    determines: Mapping[str, Any] | None  # what the id is the hash of; None before schema 2
+    determines: Mapping[str, Any] | None  # all that the number depends on; None before schema 2
     schema: int = RESULT_SCHEMA
 
     def to_json(self) -> dict[str, Any]:

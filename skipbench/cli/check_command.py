@@ -91,27 +91,27 @@ def check(settings: CheckSettings, as_json: bool) -> None:
         )  # fmt: skip
         _show_update(settings.baseline, old, made, as_json)
         return
-    from skipbench.results import check_formats
-    from skipbench.results.check import check as run
+    from skipbench.results import check as results_check
 
-    verdicts = run(
+    verdicts = results_check.check(
         settings.results, settings.baseline, tolerance=settings.tolerance, sigma=settings.sigma,
         paired=settings.paired, where=settings.where, strict=settings.strict,
     )  # fmt: skip
+
     if settings.junit:
         ensure_writable(settings.junit.parent)
-        write_whole(settings.junit, check_formats.junit(verdicts).encode())
+        write_whole(settings.junit, results_check.junit(verdicts).encode())
     if as_json:
         echo_json([verdict.to_json() for verdict in verdicts])
     else:
         _show(verdicts)
     if settings.github:
-        for line in check_formats.annotations(verdicts):
+        for line in results_check.annotations(verdicts):
             echo(line, err=as_json)
         if place := os.environ.get("GITHUB_STEP_SUMMARY"):
             try:
                 with Path(place).open("a", encoding="utf-8", errors="replace") as file:
-                    file.write(check_formats.step_summary(verdicts))
+                    file.write(results_check.step_summary(verdicts))
             except OSError as error:  # the verdict matters more
                 echo(f"no step summary: {error}", err=True)
     if any(verdict.fails for verdict in verdicts):
@@ -119,7 +119,7 @@ def check(settings: CheckSettings, as_json: bool) -> None:
 
 
 def _show(verdicts: "list[Verdict]") -> None:
-    from skipbench.results.check_formats import sentence, summary, worst_first
+    from skipbench.results.check import sentence, summary, worst_first
 
     styles = {"worse": "bold red", "missing": "bold red", "better": "green", "new": "dim"}
     table = plain_table("verdict", "figure", "what")

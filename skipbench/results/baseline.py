@@ -1,6 +1,6 @@
-"""Expected scores, in a file for a repository: sorted, one line each.
+"""Expected scores, in a file to commit: sorted, one line each.
 
-baseline.json   the scores, and the protocols they refer to
+baseline.json   the scores and their protocols
 baseline.npz    counts by image, for --paired; only if asked for
 """
 
@@ -52,13 +52,13 @@ class Baseline:
 
 
 def counts_key(name: str, seed: int) -> str:
-    """The name of an array in the archive, whatever characters a file name has."""
+    """The name of an array in the .npz: a hash, as checkpoint names may have any characters."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return f"{digest}-{seed}"
 
 
 def name_of(entry: Entry) -> str:
-    """The same from release to release: not the weights, but what they are called."""
+    """Stable across releases: the checkpoint's name, not the hash of its weights."""
     facts = entry.facts
     data = f"{facts['dataset']} {facts['split']}"
     words = [facts["checkpoint"], facts["evaluation"], data, facts["features"], facts["protocol"]]
@@ -68,7 +68,8 @@ def name_of(entry: Entry) -> str:
 def expected(entry: Entry, before: Baseline | None = None) -> Expected:
     """The line of an entry. Its noise is kept if protocol and images are the same as before."""
     first, name = entry.first, name_of(entry)
-    key = protocol_key(first.settings)
+    settings = json.dumps(first.settings, sort_keys=True)
+    key = f"{first.settings['protocol']}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
     images = json.loads(json.dumps(first.images))
     old = before.figures.get(name) if before else None
     kept = old if old and (old.protocol, old.images) == (key, images) else None
@@ -87,11 +88,6 @@ def expected(entry: Entry, before: Baseline | None = None) -> Expected:
         facts={name: entry.facts[name] for name in FACTS if name != "seed"},
         record=first.result.id,
     )
-
-
-def protocol_key(settings: Mapping[str, Any]) -> str:
-    text = json.dumps(settings, sort_keys=True)
-    return f"{settings['protocol']}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 # -- a new one
@@ -114,7 +110,7 @@ def update_baseline(
     path, chosen = Path(baseline), parse_where(where)
     found = only(read_results(results, strict=strict), chosen)
     if not found:
-        raise UsageError("no records to make a baseline of")
+        raise UsageError("no records to make a baseline from")
     before = read_baseline(path, counts=True) if path.exists() else None
     counts = paired or path.with_suffix(".npz").exists()  # old counts must not outlive their scores
     made = make_baseline(entries(found), counts, before, chosen if prune else None)
@@ -129,11 +125,19 @@ def make_baseline(
     before: Baseline | None,
     prune: Mapping[str, set[str]] | None,
 ) -> Baseline:
-    """Other scores of the one before are kept, unless they fit `prune`."""
+    """Other scores of `before` are kept, unless they match `prune`."""
     groups = grouped(found, name_of)
     for name, group in groups.items():
         if len(group) > 1:
-            raise UsageError(_ambiguous(name, group))
+            facts = [
+                {**e.first.settings, **e.first.images, **e.facts, "sha256": e.first.sha256}
+                for e in group
+            ]
+            ways = ", ".join(differing(facts)) or "nothing but the record"
+            raise UsageError(
+                f"{len(group)} scores are called {name!r}; they differ in {ways}. "
+                "Choose with --where, or name the checkpoints with --label name=…"
+            )
     chosen = {name: entry for name, (entry,) in groups.items()}
     figures = {name: expected(entry, before) for name, entry in chosen.items()}
     protocols = {figures[name].protocol: e.first.settings for name, e in chosen.items()}
@@ -150,17 +154,6 @@ def make_baseline(
                 keys = {counts_key(name, i) for i in range(old.seeds)} & set(before.counts)
                 arrays |= {key: before.counts[key] for key in keys}
     return Baseline(figures, protocols, arrays)
-
-
-def _ambiguous(name: str, group: Sequence[Entry]) -> str:
-    everything = [
-        {**e.first.settings, **e.first.images, **e.facts, "sha256": e.first.sha256} for e in group
-    ]
-    ways = ", ".join(differing(everything)) or "nothing but the record"
-    return (
-        f"{len(group)} scores are called {name!r}; they differ in {ways}. "
-        "Choose with --where, or name the checkpoints with --label name=…"
-    )
 
 
 def write_baseline(path: Path, baseline: Baseline) -> None:

@@ -1,4 +1,4 @@
-"""How much a score moves if nothing but the seed changes: the noise for `check --sigma`."""
+"""`skipbench calibrate`: how much a score varies over seeds, the noise for `check --sigma`."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from skipbench.evaluations.run import FeatureRun, Run
 from skipbench.pipeline import carry_out, open_run
 from skipbench.records import LABELS, TOLD, Result
 from skipbench.results.baseline import name_of, read_baseline, write_baseline
-from skipbench.results.check import made_alike
+from skipbench.results.check import matching_entry
 from skipbench.results.entries import Entry, entries, grouped
 from skipbench.results.read import Source, read_results
 from skipbench.results.scores import only, parse_where
@@ -25,7 +25,7 @@ log = logging.getLogger("skipbench")
 class Noise:
     figure: str  # name of the score
     values: tuple[float, ...]  # one for each seed
-    baseline: bool  # whether it was written there
+    baseline: bool  # written there
 
     @property
     def deviation(self) -> float:
@@ -48,13 +48,13 @@ def calibrate(
     """`skipbench calibrate`: run each evaluation with other seeds and write the standard deviation
     to the baseline. New records go to RESULTS/calibration.
 
-    ckpt: new place of the weights, if they moved; places: data_root, cache, device, …
+    ckpt: path of the weights, if they moved; places: data_root, cache, device, …
     """
     wanted = entries(only(read_results(results), parse_where(where)))
     if baseline:
         known, groups = read_baseline(Path(baseline)), grouped(wanted, name_of)
         lines = [line for name, line in sorted(known.figures.items()) if name in groups]
-        wanted = [made_alike(line, known, groups[line.figure]) for line in lines]
+        wanted = [matching_entry(line, known, groups[line.figure]) for line in lines]
     if not wanted:
         raise UsageError(
             "no records to calibrate" + (f" that {baseline} expects" if baseline else "")
@@ -68,14 +68,14 @@ def calibrate(
         noise = Noise(name_of(entry), values, baseline is not None)
         noises.append(noise)
         if baseline:
-            _write(Path(baseline), noise)  # at once: nothing measured is lost
+            _write(Path(baseline), noise)  # at once, so that an interruption loses nothing
     return noises
 
 
 def _values(
     entry: Entry, seeds: Sequence[int], ckpt: str | Path | None, places: dict[str, Any]
 ) -> tuple[float, ...]:
-    """The scores of these seeds and of those that it has."""
+    """The scores of these seeds and of the entry's own."""
     values = {score.facts["seed"]: score.value for score in entry.scores}
     if new := [seed for seed in seeds if seed not in values]:
         stored = entry.first.stored
@@ -88,21 +88,18 @@ def _values(
 
 def _write(path: Path, noise: Noise) -> None:
     before = read_baseline(path)
-    line = replace(
-        before.figures[noise.figure],
-        noise=round(noise.deviation, 4),
-        noise_seeds=len(noise.values),
-    )
+    line = before.figures[noise.figure]
+    line = replace(line, noise=round(noise.deviation, 4), noise_seeds=len(noise.values))
     write_baseline(path, replace(before, figures={**before.figures, noise.figure: line}))
 
 
-# -- the run of a record once more
+# -- running a record again
 
 
 def reopen(
     result: Result, *, ckpt: str | Path | None = None, seeds: Sequence[int], **places: Any
 ) -> FeatureRun:
-    """With other seeds, on the same images. ckpt: new place of the weights, if they moved; places:
+    """With other seeds, on the same images. ckpt: path of the weights, if they moved; places:
     data_root, out, cache, device, …"""
     if not find_evaluation(result.evaluation).has_seed:
         raise UsageError(f"{result.evaluation} has no seed to change")
@@ -114,7 +111,7 @@ def reopen(
 
 
 def repeat(result: Result, *, ckpt: str | Path | None = None, **changes: Any) -> Run:
-    """The same call, with the same weights; on whatever images are there now."""
+    """The same call with the same weights, on the images that are there now."""
     evaluation = find_evaluation(result.evaluation)
     known, usual = evaluation.settings.options(), evaluation.settings.defaults()
     call = dict(result.environment.get("call") or {})
@@ -133,7 +130,13 @@ def repeat(result: Result, *, ckpt: str | Path | None = None, **changes: Any) ->
     try:
         run = open_run(evaluation, evaluation.settings.make(call))
     except DataError as error:
-        raise DataError(f"{result.id} needs {_images_of(result)}.\n{error}") from None
+        parts = [part for part in (result.dataset, result.training) if part]
+        images = "; ".join(
+            f"{part['name']} {part['split']}: {part['images']:,} images, fingerprint "
+            f"{part['fingerprint'][:12]}"
+            for part in parts
+        )
+        raise DataError(f"{result.id} needs {images}.\n{error}") from None
     except CheckpointError as error:
         name, sha256 = result.checkpoint["name"], result.checkpoint["sha256"]
         raise CheckpointError(f"{result.id} needs {name}, sha256 {sha256}.\n{error}") from None
@@ -143,13 +146,3 @@ def repeat(result: Result, *, ckpt: str | Path | None = None, **changes: Any) ->
             f"{call[weights]}: not the weights of {result.id}: sha256 {found}, not\n{made}"
         )
     return run
-
-
-def _images_of(result: Result) -> str:
-    """ "voc val: 1,449 images, fingerprint 3f2a…; voc train: …" """
-    parts = [part for part in (result.dataset, result.training) if part]
-    return "; ".join(
-        f"{part['name']} {part['split']}: {part['images']:,} images, fingerprint "
-        f"{part['fingerprint'][:12]}"
-        for part in parts
-    )

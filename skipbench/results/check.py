@@ -7,13 +7,13 @@ paired      worse: the paired 95 % interval of the difference lies below 0
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
+from xml.etree import ElementTree
 
 from skipbench.errors import DataError, UsageError
 from skipbench.evaluations import evaluations
@@ -21,9 +21,11 @@ from skipbench.files import read_json
 from skipbench.metrics.intervals import RESAMPLES, SIGNIFICANT, interval, resample_weights
 from skipbench.results.baseline import Baseline, Expected, counts_key, name_of, read_baseline
 from skipbench.results.entries import Entry, differing, entries, grouped
-from skipbench.results.paired import ModelCounts, p_of_difference
+from skipbench.results.paired import ModelCounts, p_of_difference, significant
 from skipbench.results.read import Source, Stored, listed, read_results
 from skipbench.results.scores import fits, only, parse_where
+from skipbench.results.tables.render import md, md_row
+from skipbench.results.words import p_text, signed
 
 log = logging.getLogger("skipbench")
 
@@ -85,12 +87,12 @@ def check(
         _require_noise([line for line in lines if line.figure in groups])
     verdicts = []
     for line in lines:
-        trouble = failed.get((line.facts["checkpoint"], _evaluation(line), line.facts["dataset"]))
-        if trouble or line.figure not in groups:
-            missing = Verdict(line.figure, "missing", line.metric, line.value, note=trouble or "")
+        failure = failed.get(tuple(line.facts[n] for n in ("checkpoint", "evaluation", "dataset")))
+        if failure or line.figure not in groups:
+            missing = Verdict(line.figure, "missing", line.metric, line.value, note=failure or "")
             verdicts.append(missing)
             continue
-        entry = made_alike(line, wanted, groups[line.figure])
+        entry = matching_entry(line, wanted, groups[line.figure])
         if paired:
             verdicts.append(_judge_paired(line, entry, wanted))
         else:
@@ -103,8 +105,8 @@ def check(
 def _failed_evaluations(
     stored: Sequence[Stored], given: Sequence[Source]
 ) -> dict[tuple[Any, ...], str]:
-    """(checkpoint, evaluation, data set) of a suite → its error, in the folders of these records:
-    what an older record says is out of date."""
+    """(checkpoint, evaluation, data set) → error of a suite's failed evaluations; their older
+    records are out of date."""
     folders = {one.folder for one in stored}
     folders |= {Path(one).expanduser() for one in given if isinstance(one, str | Path)}
     found = {}
@@ -116,9 +118,9 @@ def _failed_evaluations(
     return found
 
 
-def made_alike(line: Expected, wanted: Baseline, group: Sequence[Entry]) -> Entry:
-    """The entry with the protocol and images of the expected score; else an error that says how
-    they differ."""
+def matching_entry(line: Expected, wanted: Baseline, group: Sequence[Entry]) -> Entry:
+    """The entry with the protocol and images of the expected score; else an error that lists the
+    differences."""
     before = {**wanted.protocols[line.protocol], **line.images, "measure": line.metric}
     ways = []
     for entry in group:
@@ -139,12 +141,12 @@ def made_alike(line: Expected, wanted: Baseline, group: Sequence[Entry]) -> Entr
                 f"one is meant?\n{_listed(group, line)}"
             )
         return alike[0]
-    told = "; ".join(
+    changes = "; ".join(
         f"{name}: {_words(old)} in the baseline, {_words(new)} now"
         for name, (old, new) in ways[0].items()
     )
     raise UsageError(
-        f"{line.figure}: the baseline has another protocol or other images.\n{told}\n"
+        f"{line.figure}: the baseline has another protocol or other images.\n{changes}\n"
         "Evaluate with the baseline's settings, or write a new baseline with --update."
     )
 
@@ -172,7 +174,7 @@ def _listed(group: Sequence[Entry], line: Expected) -> str:
 def _require_noise(lines: Sequence[Expected]) -> None:
     if unknown := [line for line in lines if line.noise is None]:
         seedless = {name for name, one in evaluations().items() if not one.has_seed}
-        without = ", ".join(sorted(seedless & {_evaluation(line) for line in unknown}))
+        without = ", ".join(sorted(seedless & {line.facts["evaluation"] for line in unknown}))
         raise UsageError(
             f"--sigma: the noise of {len(unknown)} scores is not known:\n"
             + "\n".join(f"  {line.figure}" for line in unknown)
@@ -185,10 +187,6 @@ def _require_noise(lines: Sequence[Expected]) -> None:
         log.warning("noise from %d seeds is itself uncertain; calibrate with more", least)
 
 
-def _evaluation(line: Expected) -> str:
-    return str(line.facts["evaluation"])
-
-
 def _allowed(line: Expected, entry: Entry, tolerance: float | None, sigma: float | None) -> float:
     if sigma is None:
         return TOLERANCE if tolerance is None else tolerance
@@ -199,7 +197,7 @@ def _allowed(line: Expected, entry: Entry, tolerance: float | None, sigma: float
 
 def _judge(line: Expected, entry: Entry, allowed: float) -> Verdict:
     difference = entry.value - line.value
-    state: State = "worse"  # unless it is shown not to be
+    state: State = "worse"  # also for NaN
     if difference > allowed + ROUNDING:
         state = "better"
     elif difference >= -allowed - ROUNDING:
@@ -211,9 +209,14 @@ def _judge(line: Expected, entry: Entry, allowed: float) -> Verdict:
 
 
 def _judge_paired(line: Expected, entry: Entry, wanted: Baseline) -> Verdict:
+    keys = [counts_key(line.figure, i) for i in range(line.seeds)]
+    if not set(keys) <= set(wanted.counts):
+        raise UsageError(
+            f"{line.figure}: the baseline has no counts by image; add them with --update --paired"
+        )
     result = entry.first.result
     now = ModelCounts(result, [stored.counts() for stored in entry.stored])
-    before = ModelCounts(result, _counts_before(line, wanted))
+    before = ModelCounts(result, [wanted.counts[key] for key in keys])
     if len({counts.shape for counts in [*now.counts, *before.counts]}) > 1:
         raise DataError(f"{line.figure}: counts by image have another shape; --update --paired")
     if abs(before.value - line.value) > 1e-3:
@@ -228,22 +231,12 @@ def _judge_paired(line: Expected, entry: Entry, wanted: Baseline) -> Verdict:
         raise UsageError(f"{line.figure}: {images} images can show no difference; give --tolerance")
     weights = resample_weights(images, RESAMPLES, seed=0)
     drawn = now.score(now.resampled(weights)) - before.score(before.resampled(weights))
-    low, high = interval(drawn)
-    p_value = p_of_difference(before, now, drawn)
+    ends, p_value = interval(drawn), p_of_difference(before, now, drawn)
     state: State = "met"
-    if not low <= 0 <= high and p_value < SIGNIFICANT:
-        state = "worse" if high < 0 else "better"
+    if significant(ends, p_value):
+        state = "worse" if ends[1] < 0 else "better"
     judged = _judge(line, entry, 0)
-    return replace(judged, state=state, allowed=None, interval=(low, high), p_value=p_value)
-
-
-def _counts_before(line: Expected, wanted: Baseline) -> list[np.ndarray]:
-    keys = [counts_key(line.figure, i) for i in range(line.seeds)]
-    if not set(keys) <= set(wanted.counts):
-        raise UsageError(
-            f"{line.figure}: the baseline has no counts by image; add them with --update --paired"
-        )
-    return [wanted.counts[key] for key in keys]
+    return replace(judged, state=state, allowed=None, interval=ends, p_value=p_value)
 
 
 def _note(line: Expected, entry: Entry) -> str:
@@ -255,3 +248,80 @@ def _note(line: Expected, entry: Entry) -> str:
     if (now := entry.first.computing["precision"]) != line.precision:
         notes.append(f"computed in {now}, the baseline in {line.precision}")
     return ", ".join(notes)
+
+
+# -- as text: sentences, JUnit, GitHub annotations, Markdown
+
+STATES = ("worse", "missing", "better", "met", "new")
+
+
+def sentence(verdict: Verdict) -> str:
+    """ "56.3 instead of 57.6 (−1.3, allowed 0.5)"."""
+    note = f"; {verdict.note}" if verdict.note else ""
+    if verdict.found is None:
+        return f"missing; {verdict.expected:.2f} was expected{note}"
+    if verdict.expected is None or verdict.difference is None:
+        return f"{verdict.found:.2f}, not in the baseline"
+    if verdict.interval:
+        low, high = (signed(end, 2) for end in verdict.interval)
+        rule = f"paired interval {low} to {high}, {p_text(verdict.p_value or 0.0)}"
+    else:
+        rule = f"allowed {verdict.allowed:.2f}"
+    moved = signed(verdict.difference, 2)
+    return f"{verdict.found:.2f} instead of {verdict.expected:.2f} ({moved}, {rule}){note}"
+
+
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """ "3 met, 1 worse"."""
+    count: Counter[str] = Counter(verdict.state for verdict in verdicts)
+    return ", ".join(f"{count[state]} {state}" for state in STATES if count[state])
+
+
+def worst_first(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    return sorted(verdicts, key=lambda verdict: STATES.index(verdict.state))
+
+
+def junit(verdicts: Sequence[Verdict]) -> str:
+    judged = [verdict for verdict in verdicts if verdict.state != "new"]
+    failures = str(sum(verdict.fails for verdict in judged))
+    counts = {"tests": str(len(judged)), "failures": failures, "errors": "0", "skipped": "0"}
+    suite = ElementTree.Element("testsuite", {"name": "skipbench", **counts})
+    for verdict in judged:
+        name, words = _xml(verdict.figure), _xml(sentence(verdict))
+        case = ElementTree.SubElement(suite, "testcase", classname="skipbench.check", name=name)
+        if verdict.fails:
+            failure = ElementTree.SubElement(case, "failure", type=verdict.state, message=words)
+            failure.text = f"{name}: {words}"
+    ElementTree.indent(suite)
+    text = ElementTree.tostring(suite, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'
+
+
+def _xml(text: str) -> str:
+    """Without control characters and lone surrogates, which XML allows not even escaped."""
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+
+
+def annotations(verdicts: Sequence[Verdict]) -> list[str]:
+    """Lines that GitHub shows in a pull request."""
+    kinds = {"worse": "error", "missing": "error", "better": "notice"}
+    return [
+        f"::{kinds[verdict.state]} title=skipbench%3A {verdict.state}::"
+        + _data(f"{verdict.figure}: {sentence(verdict)}")
+        for verdict in verdicts
+        if verdict.state in kinds
+    ]
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def step_summary(verdicts: Sequence[Verdict]) -> str:
+    """Markdown, for GitHub's page of the run."""
+    lines = [f"### skipbench check: {summary(verdicts)}", ""]
+    lines += [md_row(["figure", "verdict", "what"]), md_row(["---"] * 3)]
+    for verdict in worst_first(verdicts):
+        state = f"**{verdict.state}**" if verdict.fails else verdict.state
+        lines.append(md_row([md(verdict.figure), state, md(sentence(verdict))]))
+    return "\n".join(lines) + "\n"

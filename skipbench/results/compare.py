@@ -1,9 +1,10 @@
-"""`skipbench compare`: which records of two models belong together, and how they differ."""
+"""`skipbench compare`: matching records of two models, how they differ, and pictures of that."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,37 +66,27 @@ def _records(name: Source, known: Callable[[], list[Stored]]) -> list[Stored]:
         return pick(known(), name.id)
     if isinstance(name, Stored):
         return [name]
-    found = read_results(user_path(name)) if is_place_of_records(name) else []
-    return found or pick(known(), str(name))
-
-
-def is_place_of_records(name: str | Path) -> bool:
-    """A file, or a folder that is no checkpoint."""
     path = user_path(name)
-    if not is_folder(path):
-        return path.suffix == ".json"
-    return not any(file.suffix in WEIGHT_SUFFIXES for file in path.iterdir())
+    if is_folder(path):  # of a checkpoint, or of records
+        has_records = not any(file.suffix in WEIGHT_SUFFIXES for file in path.iterdir())
+    else:
+        has_records = path.suffix == ".json"
+    return (read_results(path) if has_records else []) or pick(known(), str(name))
 
 
 def _pairs(a: Sequence[Entry], b: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
-    """Two entries whatever they are; of several, those of one kind. None with itself."""
+    """Any two single entries; of several, those that match. No entry is paired with itself."""
     if [_paths(entry) for entry in a] == [_paths(entry) for entry in b]:
         raise UsageError("A and B are the same records: give two that differ")
     if len(a) == len(b) == 1:
         return [(a[0], b[0])]
-
-    kinds = ["evaluation", "dataset", "split", "features"]
+    same = ["evaluation", "dataset", "split", "features"]
     if all(len({entry.facts["checkpoint"] for entry in side}) > 1 for side in (a, b)):
-        kinds.append("checkpoint")  # two folders of several models each
-
-    def kind(entry: Entry) -> list[str]:
-        return [str(entry.facts[name]) for name in kinds]
-
+        same.append("checkpoint")  # two folders of several models each
     found = [
         (x, y)
-        for x in a
-        for y in b
-        if kind(x) == kind(y)
+        for x, y in product(a, b)
+        if not differing([x.facts, y.facts], same)
         and not differing([x.first.settings, y.first.settings])
         and _paths(x) != _paths(y)
     ]
@@ -104,7 +95,7 @@ def _pairs(a: Sequence[Entry], b: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
             "A and B have no evaluation in common (same data set, layers and settings).\n"
             "To compare two records anyway, give their ids: `skipbench results list`."
         )
-    return sorted(found, key=lambda pair: kind(pair[0]))
+    return sorted(found, key=lambda pair: [str(pair[0].facts[name]) for name in same])
 
 
 def _paths(entry: Entry) -> list[str]:
@@ -122,8 +113,8 @@ def draw_comparison(
     ckpts: Sequence[str | Path | None] = (None, None),
     **places: Any,
 ) -> Path:
-    """A sheet of the images with the largest effect. ckpts: new places of the weights, if they
-    moved; places: data_root, cache, device, …"""
+    """A sheet of the images with the largest effect. ckpts: paths of the weights, if they moved;
+    places: data_root, cache, device, …"""
     from skipbench.drawing.sheet import Cell, legend_of, save, sheet
 
     scores = Score(found.a[0]), Score(found.b[0])
@@ -141,7 +132,7 @@ def draw_comparison(
             predictions(score.stored, moves, stack, ckpt=ckpt, **places)
             for score, ckpt in zip(scores, ckpts, strict=True)
         )
-        rows, seen = [], set[int]()
+        rows, classes = [], set[int]()
         for i, move in enumerate(moves):
             one, other = a.draw(i), b.draw(i)
             rows.append([
@@ -150,13 +141,13 @@ def draw_comparison(
                 Cell(one.prediction, f"A: {metric} {move.a:.1f}"),
                 Cell(other.prediction, f"B: {metric} {move.b:.1f}"),
             ])  # fmt: skip
-            seen |= one.classes | other.classes
+            classes |= one.classes | other.classes
     title = " and ".join(
         f"{letter}: {score.facts['checkpoint']}, {score.facts['features']}"
         for letter, score in zip("AB", scores, strict=True)
     )
     path = folder / "moved.png"
-    save(sheet(rows, legend_of(a.data, seen), title=title, aligned=True), path)
+    save(sheet(rows, legend_of(a.data, classes), title=title, aligned=True), path)
     return path
 
 
@@ -168,7 +159,7 @@ def predictions(
     ckpt: str | Path | None = None,
     **places: Any,
 ) -> "Drawing":
-    """The record's head on these images, with features computed for them alone."""
+    """Of the record's head, with features of these images only."""
     from skipbench.results.calibrate import reopen
 
     seeds = [stored.result.protocol["seed"]]

@@ -1,4 +1,4 @@
-"""Scores that differ only in their seed, as one entry of a table, a baseline or a comparison."""
+"""Scores that differ only in their seed: one entry of a table, a baseline or a comparison."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ class Entry:
     """The mean over seeds."""
 
     scores: tuple[Score, ...]
-    remark: str = ""  # added by a table: "best of 12 blocks"
+    remark: str = ""  # of a table: "best of 12 blocks"
 
     @property
     def first(self) -> Score:
@@ -48,9 +48,8 @@ class Entry:
     @property
     def interval(self) -> tuple[float, float] | None:
         """Over images: the mean of the seeds' intervals."""
-        ends = [score.interval for score in self.scores]
-        known = [pair for pair in ends if pair]
-        if len(known) < len(ends):
+        known = [score.interval for score in self.scores if score.interval]
+        if len(known) < len(self.scores):
             return None
         return fmean(low for low, _ in known), fmean(high for _, high in known)
 
@@ -70,7 +69,7 @@ class Entry:
 
 
 def entries(stored: Iterable[Stored]) -> list[Entry]:
-    """In the order of the records. Those without a score are left out."""
+    """In the order of the records, without those that have no score."""
     groups: dict[str, dict[Any, Score]] = {}
     for one in stored:
         score = Score(one)
@@ -100,7 +99,7 @@ def grouped(found: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 def differing(
     dicts: Sequence[Mapping[str, Any]], keys: Iterable[str] | None = None
 ) -> dict[str, list[Any]]:
-    """The keys that have more than one value, with these values."""
+    """The keys with more than one value, and these values."""
     found = {}
     for key in keys or dict.fromkeys(key for one in dicts for key in one):
         values: list[Any] = []
@@ -113,12 +112,12 @@ def differing(
 
 
 def differing_words(entry: Entry, group: Sequence[Entry], but_for: Sequence[str] = ()) -> str:
-    """The settings and images of an entry, as far as others of the group have others."""
-    way = _way(entry)
-    names = [name for name in differing([_way(e) for e in group]) if name not in but_for]
-    return ", ".join(f"{name} {prose(way.get(name))}" for name in names)
+    """The settings and numbers of images of an entry that differ within the group."""
+    own = _settings_and_images(entry)
+    names = differing([_settings_and_images(one) for one in group])
+    return ", ".join(f"{name} {prose(own.get(name))}" for name in names if name not in but_for)
 
 
-def _way(entry: Entry) -> dict[str, Any]:
+def _settings_and_images(entry: Entry) -> dict[str, Any]:
     images = {name: count for name, (count, _) in entry.first.images.items()}
     return {**entry.first.settings, **images}

@@ -1,11 +1,11 @@
 """Two models on the same images: a paired bootstrap of the difference of their scores.
 
-Both are scored on the same resamples of the images, so whatever is hard about an image cancels: two
-scores whose own intervals overlap may still differ by more than chance.
+Both are scored on the same resamples of the images, so the difficulty of an image cancels: two
+scores with overlapping intervals may still differ by more than chance.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from skipbench.errors import NumbersError, UsageError
 from skipbench.metrics.intervals import (
     RESAMPLES,
+    SIGNIFICANT,
     flip_test,
     interval,
     leave_one_out,
@@ -33,14 +34,14 @@ from skipbench.results.scores import Score
 
 @dataclass(frozen=True)
 class Move:
-    """A class or an image. In percent; None without a score."""
+    """Of a class or an image. In percent; None without a score."""
 
     name: str
     a: float | None
     b: float | None
     difference: float | None
     interval: tuple[float, float] | None = None
-    effect: float | None = None  # of an image: points of the whole difference that hang on it
+    effect: float | None = None  # of an image: points by which it changes the whole difference
 
 
 @dataclass(frozen=True)
@@ -81,18 +82,16 @@ def paired(
     seed: int = 0,
 ) -> Paired:
     """On the images that both have. Of several seeds, the mean score."""
-    ours = (a,) if isinstance(a, Stored) else tuple(a)
-    theirs = (b,) if isinstance(b, Stored) else tuple(b)
-    ids = f"{ours[0].result.id} and {theirs[0].result.id}"
-    _require_one_measure(ids, ours[0].result, theirs[0].result)
-    names_a, names_b = (side[0].result.dataset["names"] for side in (ours, theirs))
-    both = set(names_b)
-    common = [name for name in names_a if name in both]
+    sides = [(side,) if isinstance(side, Stored) else tuple(side) for side in (a, b)]
+    first_a, first_b = (side[0].result for side in sides)
+    ids = f"{first_a.id} and {first_b.id}"
+    _require_one_measure(ids, first_a, first_b)
+    names_a, names_b = first_a.dataset["names"], set(first_b.dataset["names"])
+    common = [name for name in names_a if name in names_b]
     if len(common) < 2:
         raise UsageError(f"{ids} have {len(common)} images in common")
     one, other = (
-        ModelCounts(side[0].result, [_counts(stored, common) for stored in side])
-        for side in (ours, theirs)
+        ModelCounts(side[0].result, [_counts(stored, common) for stored in side]) for side in sides
     )
     if np.isnan(one.value + other.value):
         raise NumbersError(f"{ids}: no pixel of the common images is labelled")
@@ -100,9 +99,9 @@ def paired(
     drawn_a, drawn_b = one.resampled(weights), other.resampled(weights)
     differences = other.score(drawn_b) - one.score(drawn_a)
     return Paired(
-        a=ours,
-        b=theirs,
-        metric=ours[0].result.metrics["headline"],
+        a=sides[0],
+        b=sides[1],
+        metric=first_a.metrics["headline"],
         images=len(common),
         only_a=len(names_a) - len(common),
         only_b=len(names_b) - len(common),
@@ -113,8 +112,13 @@ def paired(
         p_value=p_of_difference(one, other, differences),
         classes=_classes(one, other, drawn_a, drawn_b),
         moved=_images(common, one, other),
-        differs=_differs(ours, theirs) | _other_labels(one, other),
+        differs=_settings_that_differ(*sides) | _labels_that_differ(one, other),
     )
+
+
+def significant(ends: tuple[float, float], p_value: float) -> bool:
+    low, high = ends
+    return not low <= 0 <= high and p_value < SIGNIFICANT
 
 
 def p_of_difference(one: "ModelCounts", other: "ModelCounts", differences: np.ndarray) -> float:
@@ -138,18 +142,18 @@ def _require_one_measure(ids: str, a: Result, b: Result) -> None:
             raise UsageError(f"{a.id} has no score")
 
 
-def _differs(ours: Sequence[Stored], theirs: Sequence[Stored]) -> dict[str, list[Any]]:
-    """Settings that may explain the difference."""
+def _settings_that_differ(a: Sequence[Stored], b: Sequence[Stored]) -> dict[str, list[Any]]:
+    """Those that may explain the difference."""
     ways = []
-    for score in (Score(ours[0]), Score(theirs[0])):
-        trained = {k: v for k, v in score.images.items() if "trained" in k}
+    for score in (Score(a[0]), Score(b[0])):
         split = {"split": score.facts["split"]}
-        seed = {"seed": score.facts["seed"]} if len(ours) == len(theirs) == 1 else {}
+        trained = {k: v for k, v in score.images.items() if "trained" in k}
+        seed = {"seed": score.facts["seed"]} if len(a) == len(b) == 1 else {}
         ways.append({**score.settings, **split, **trained, **score.computing, **seed})
     return differing(ways)
 
 
-def _other_labels(one: "ModelCounts", other: "ModelCounts") -> dict[str, list[Any]]:
+def _labels_that_differ(one: "ModelCounts", other: "ModelCounts") -> dict[str, list[Any]]:
     same = one.labelled == other.labelled
     what = "labelled pixels" if one.has_classes else "images scored"
     return {} if same else {what: [one.labelled, other.labelled]}
@@ -212,7 +216,7 @@ class ModelCounts:
 
     @property
     def labelled(self) -> tuple[int, ...]:
-        """Pixels of each class in the masks, or number of scored images."""
+        """Pixels of each class in the masks, or the number of scored images."""
         if self.has_classes:
             return tuple(self.totals[0][-1].ravel().tolist())
         return (int((self.counts[0][:, 1] > 0).sum()),)
@@ -234,7 +238,7 @@ class ModelCounts:
 def _classes(
     one: ModelCounts, other: ModelCounts, drawn_a: list[np.ndarray], drawn_b: list[np.ndarray]
 ) -> tuple[Move, ...]:
-    """drawn_a, drawn_b: resampled. Empty if the score is not one of classes."""
+    """drawn_a, drawn_b: resampled counts. Empty without scores by class."""
     if not one.has_classes or one.classes != other.classes:
         return ()
     if len(one.classes) != one.counts[0].shape[2]:
@@ -244,23 +248,21 @@ def _classes(
     moves = []
     for i, (name, x, y) in enumerate(zip(one.classes, *by_class, strict=True)):
         ends = None if np.isnan(x + y) or np.isnan(drawn[:, i]).all() else interval(drawn[:, i])
-        moves.append(_move(name, x, y, ends))
+        moves.append(_move(name, x, y, interval=ends))
     return tuple(
         sorted(moves, key=lambda m: (m.difference is None, -abs(m.difference or 0), m.name))
     )
 
 
 def _images(names: Sequence[str], one: ModelCounts, other: ModelCounts) -> tuple[Move, ...]:
-    """An image of a rare class moves the whole more than its own score tells, one with a few stray
-    pixels less."""
+    """By effect: an image of a rare class matters more than its own score tells, one with a few
+    stray pixels less."""
     effects = np.nan_to_num(other.effects - one.effects)
-    moves = [
-        replace(_move(name, a, b), effect=float(effect))
-        for name, a, b, effect in zip(names, one.by_image, other.by_image, effects, strict=True)
-    ]
+    scores = zip(names, one.by_image, other.by_image, effects, strict=True)
+    moves = [_move(name, a, b, effect=float(effect)) for name, a, b, effect in scores]
     return tuple(sorted(moves, key=lambda move: (-abs(move.effect or 0), move.name)))
 
 
-def _move(name: str, a: float, b: float, ends: tuple[float, float] | None = None) -> Move:
+def _move(name: str, a: float, b: float, **more: Any) -> Move:
     x, y = (None if np.isnan(value) else float(value) for value in (a, b))
-    return Move(name, x, y, None if x is None or y is None else y - x, ends)
+    return Move(name, x, y, None if x is None or y is None else y - x, **more)

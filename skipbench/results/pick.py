@@ -1,4 +1,4 @@
-"""The records that are meant by what people type: an id, the name or the path of a checkpoint."""
+"""Records by what a user types: an id, or the name or path of a checkpoint."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,23 +14,24 @@ MOST = 20  # lines of a list to choose from
 
 
 def pick(stored: Sequence[Stored], name: str) -> list[Stored]:
-    """One record by its id or the beginning of it, or all of a checkpoint, by path or name. A file
-    that these do not settle is known by its hash: it may have been copied or renamed."""
+    """One record by its id or the beginning of it, or all of a checkpoint, by path or name. If
+    these leave a choice, an existing file is identified by its hash: it may be a renamed copy."""
     path = user_path(name)
     place, exists = path.resolve(), path.exists()
-    called = [one for one in stored if name in _names(one)]
+    of_id = [one for one in stored if one.result.id == name]
     at_path = [one for one in stored if one.ckpt and Path(one.ckpt).resolve() == place]
-    elsewhere = [one for one in stored if not exists and _ends(one.ckpt, path)]
-    found = _of_id(stored, name) or at_path or called or elsewhere
-    if exists and len(_models(found)) != 1:
+    named = [one for one in stored if name in _names(one)]
+    elsewhere = [one for one in stored if not exists and _ends_with(one.ckpt, path)]
+    found = of_id or at_path or named or elsewhere
+    if exists and len(_checkpoints(found)) != 1:
         digest = _sha256(path)
         found = [one for one in stored if one.result.checkpoint["sha256"] == digest] or found
-    if len(_models(found)) > 1:
+    if len(_checkpoints(found)) > 1:
         raise UsageError(_choices(name, found))
-    found = found or _begun(stored, name)
+    found = found or _by_prefix(stored, name)
     if not found:
-        raise UsageError(_nothing(stored, name, exists))
-    by_path = found[0] not in called and (exists or found[0] in elsewhere)
+        raise UsageError(_not_found(stored, name, exists))
+    by_path = found[0] not in named and (exists or found[0] in elsewhere)
     return [_shown_as(one, name) for one in found] if by_path else found
 
 
@@ -51,21 +52,17 @@ def pick_one(record: Source, results: Source | Iterable[Source]) -> Stored:
     return found[0]
 
 
-def _of_id(stored: Sequence[Stored], name: str) -> list[Stored]:
-    return [one for one in stored if one.result.id == name]
-
-
 def _names(stored: Stored) -> tuple[str, str]:
     name = stored.result.checkpoint["name"]
     return name, Path(name).stem
 
 
-def _ends(ckpt: str, path: Path) -> bool:
-    """runA/checkpoint.pth is the end of /on/another/machine/runA/checkpoint.pth."""
+def _ends_with(ckpt: str, path: Path) -> bool:
+    """Whether /on/another/machine/runA/checkpoint.pth ends with runA/checkpoint.pth."""
     return Path(ckpt).parts[-len(path.parts) :] == path.parts
 
 
-def _models(stored: Iterable[Stored]) -> set[str]:
+def _checkpoints(stored: Iterable[Stored]) -> set[str]:
     return {one.result.checkpoint["sha256"] for one in stored}
 
 
@@ -81,8 +78,8 @@ def _shown_as(stored: Stored, name: str) -> Stored:
     return replace(stored, result=replace(stored.result, checkpoint=checkpoint))
 
 
-def _begun(stored: Sequence[Stored], name: str) -> list[Stored]:
-    """ "probe-voc-3f2a" and "3f2a" both stand for probe-voc-3f2a9c01b7de."""
+def _by_prefix(stored: Sequence[Stored], name: str) -> list[Stored]:
+    """ "probe-voc-3f2a" and "3f2a" both match probe-voc-3f2a9c01b7de."""
     ids = [one.result.id for one in stored]
     begun = [i for i in ids if i.startswith(name) or i.rpartition("-")[2].startswith(name)]
     if len(begun) > 1:
@@ -95,7 +92,7 @@ def _choices(name: str, found: Sequence[Stored]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows[:MOST]]
     more = [f"  … {len(rows) - MOST} more: skipbench results list"] if len(rows) > MOST else []
-    what = f"{printable(name)} stands for {len(_models(found))} checkpoints"
+    what = f"{printable(name)} matches {len(_checkpoints(found))} checkpoints"
     return "\n".join([f"{what}: give the path or an id of one.", *lines, *more])
 
 
@@ -106,7 +103,7 @@ def _row(one: Stored) -> tuple[str, str, str, str]:
     return one.result.id, printable(one.ckpt or score.facts["checkpoint"]), data, number
 
 
-def _nothing(stored: Sequence[Stored], name: str, exists: bool) -> str:
+def _not_found(stored: Sequence[Stored], name: str, exists: bool) -> str:
     names = list(dict.fromkeys(one.result.checkpoint["name"] for one in stored))
     paths = ["/".join(Path(one.ckpt).parts[-2:]) for one in stored]
     near = did_you_mean(name, [*names, *paths, *(one.result.id for one in stored)])

@@ -1,4 +1,4 @@
-"""The records of folders and files, and what was left out."""
+"""The records of folders and files."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ class Stored:
 
     @property
     def ckpt(self) -> str:
-        """Where its weights were; empty if nobody wrote it down."""
+        """Path of the weights; empty if the record has none."""
         return str((self.result.environment.get("call") or {}).get("ckpt") or "")
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -57,18 +57,18 @@ def listed(sources: Source | Iterable[Source]) -> list[Source]:
 def read_results(
     sources: Source | Iterable[Source] = "results", *, strict: bool = False
 ) -> list[Stored]:
-    """Each record once, in the order of ids. Damaged and newer ones are logged and left out; with
-    `strict` they are an error."""
+    """Each record once, sorted by id. Damaged and newer ones are logged and left out; with `strict`
+    they are an error."""
     return sift(sources, strict=strict)[0]
 
 
 def sift(
     sources: Source | Iterable[Source], *, strict: bool
 ) -> tuple[list[Stored], dict[Path, DataError]]:
-    """And the error of each file that was left out."""
+    """As `read_results`, with the error of each file that was left out."""
     found: dict[str, Stored] = {}
     wrong: dict[Path, DataError] = {}
-    unsealed = 0
+    undigested = 0
     for source in listed(sources):
         if isinstance(source, Stored | Result):
             stored = source if isinstance(source, Stored) else Stored(source, Path("results"))
@@ -83,41 +83,13 @@ def sift(
                 log.warning("left out: %s", error)
                 wrong[path] = error
                 continue
-            unsealed += result.determines is None
+            undigested += result.determines is None
             first = found.setdefault(result.id, Stored(result, path.parent, path.stem))
             if first.result.metrics != result.metrics:
                 log.warning("left out: %s has other scores than %s", path, first.path)
-    if unsealed:
-        log.info("%d records of an earlier version have no digest: edits go unnoticed", unsealed)
+    if undigested:
+        log.info("%d records of an earlier version have no digest: edits go unnoticed", undigested)
     return [found[key] for key in sorted(found)], wrong
-
-
-def selected_on(stored: Iterable[Stored], where: str) -> list[Stored]:
-    """With the score of the rate, or of the block, that was chosen on "val" or "holdout"; a record
-    of several has both. Records without that choice are logged and left out."""
-    found = []
-    for one in stored:
-        metrics = one.result.metrics
-        choice = (metrics.get("chosen") or {}).get(where)
-        if metrics.get("selected_on") in (None, where):  # no choice, or this one already
-            found.append(one)
-        elif choice:
-            result = replace(one.result, metrics=_metrics_of(metrics, choice, where))
-            found.append(replace(one, result=result, counts_name=f"counts_{where}"))
-        else:
-            log.warning("left out: %s has no score chosen on %s", one.path, where)
-    return found
-
-
-def _metrics_of(
-    metrics: Mapping[str, Any], choice: Mapping[str, Any], where: str
-) -> dict[str, Any]:
-    """With the score of that choice, and without what belongs to the other."""
-    score = {**choice, "selected_on": where}
-    if "blocks" in metrics:  # a choice has others: how often each block was chosen
-        rows = {name: metrics.get(name) for name in ("headline", "chosen", "blocks")}
-        return {"block": None, **score, **rows}
-    return {**metrics, **score, "per_class": dict.fromkeys(metrics.get("per_class") or {})}
 
 
 def _files(source: Path) -> list[Path]:
@@ -126,3 +98,29 @@ def _files(source: Path) -> list[Path]:
     if not source.exists():
         raise DataError(f"no results at {source}: give a folder with results of an evaluation")
     return [source]
+
+
+def selected_on(stored: Iterable[Stored], where: str) -> list[Stored]:
+    """With the score of the rate or block that was chosen on `where`: "val" or "holdout". Records
+    without that choice are logged and left out."""
+    found = []
+    for one in stored:
+        metrics = one.result.metrics
+        choice = (metrics.get("chosen") or {}).get(where)
+        if metrics.get("selected_on") in (None, where):  # no choice, or this one already
+            found.append(one)
+        elif choice:
+            chosen = _metrics_of(metrics, {**choice, "selected_on": where})
+            result = replace(one.result, metrics=chosen)
+            found.append(replace(one, result=result, counts_name=f"counts_{where}"))
+        else:
+            log.warning("left out: %s has no score chosen on %s", one.path, where)
+    return found
+
+
+def _metrics_of(metrics: Mapping[str, Any], choice: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of one choice, without what belongs to the other."""
+    if "blocks" in metrics:
+        shared = {name: metrics.get(name) for name in ("headline", "chosen", "blocks")}
+        return {"block": None, **choice, **shared}
+    return {**metrics, **choice, "per_class": dict.fromkeys(metrics.get("per_class") or {})}

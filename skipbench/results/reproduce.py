@@ -22,18 +22,16 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any, Literal
 
-import numpy as np
 from scipy.special import stdtrit
 
 from skipbench.errors import NumbersError, UsageError
-from skipbench.metrics.intervals import SIGNIFICANT
 from skipbench.pipeline import carry_out
 from skipbench.records import Result
 from skipbench.results.baseline import name_of, read_baseline
 from skipbench.results.calibrate import repeat
-from skipbench.results.check import TOLERANCE, made_alike
-from skipbench.results.entries import Entry, differing, entries
-from skipbench.results.paired import Move, Paired, paired
+from skipbench.results.check import TOLERANCE, matching_entry
+from skipbench.results.entries import differing, entries
+from skipbench.results.paired import Move, Paired, paired, significant
 from skipbench.results.pick import pick_one
 from skipbench.results.read import Source, Stored, read_results
 from skipbench.results.scores import Score
@@ -98,11 +96,11 @@ def reproduce(
     folder = Path(out) if out else stored.folder / "reproduced"
     if folder.resolve() == stored.folder.resolve():
         raise UsageError(f"{folder} holds the record itself: choose another folder with --out")
-    spread = _of_baseline(stored, Path(baseline)) if baseline else _of_siblings(stored)
+    spread = _from_baseline(stored, Path(baseline)) if baseline else _from_seeds(stored)
     run = repeat(stored.result, ckpt=ckpt, out=folder, **places)
     (cell,) = run.cells
     if cell.id != stored.result.id:
-        log.warning("not quite the same work here: data, precision or version are others")
+        log.warning("not the same id here: data, precision or version differ")
     (folder / f"{cell.id}.json").unlink(missing_ok=True)  # of an earlier attempt
     (result,) = carry_out(run)
     return judge(stored, Stored(result, folder), spread)
@@ -124,7 +122,7 @@ class Spread:
         return f"standard deviation {self.deviation:.2f} over {self.seeds} seeds {self.source}"
 
 
-def _of_baseline(stored: Stored, path: Path) -> Spread:
+def _from_baseline(stored: Stored, path: Path) -> Spread:
     baseline, (entry,) = read_baseline(path), entries([stored])
     name = name_of(entry)
     line = baseline.figures.get(name)
@@ -132,21 +130,21 @@ def _of_baseline(stored: Stored, path: Path) -> Spread:
         raise UsageError(
             f"{path} has no noise of {name!r}.\nMeasure it: skipbench calibrate --baseline {path}"
         )
-    made_alike(line, baseline, [entry])
+    matching_entry(line, baseline, [entry])
     return Spread(line.noise, line.noise_seeds, f"in {path.name}")
 
 
-def _of_siblings(stored: Stored) -> Spread | None:
+def _from_seeds(stored: Stored) -> Spread | None:
     """Of records that differ only in the seed, beside this one or made by `calibrate`. Its own
     score does not count: if it is wrong, it would widen what is allowed."""
     pattern = f"{stored.result.id.rpartition('-')[0]}-*.json"
     folders = (stored.folder, stored.folder / "calibration")
     files = [path for folder in folders for path in sorted(folder.glob(pattern))]
-    found: Entry = entries([stored, *read_results(set(files) - {stored.path})])[0]
+    found = entries([stored, *read_results(set(files) - {stored.path})])[0]
     values = [score.value for score in found.scores if score.result.id != stored.result.id]
     if len(values) < FEWEST_SEEDS:
         return None
-    return Spread(stdev(values), len(values), "that differ only in the seed")
+    return Spread(stdev(values), len(values), "in records that differ only in the seed")
 
 
 # -- the two compared
@@ -183,12 +181,7 @@ def _within(difference: float, spread: Spread | None, pair: Paired | None) -> bo
         return True
     if spread:
         return size <= spread.allowed
-    return size <= TOLERANCE and pair is not None and not _significant(pair)
-
-
-def _significant(pair: Paired) -> bool:
-    low, high = pair.interval
-    return not low <= 0 <= high and pair.p_value < SIGNIFICANT
+    return size <= TOLERANCE and pair is not None and not significant(pair.interval, pair.p_value)
 
 
 def _interval_words(pair: Paired | None) -> str:
@@ -199,9 +192,9 @@ def _interval_words(pair: Paired | None) -> str:
 
 
 def _paired(stored: Stored, again: Stored) -> Paired | None:
-    """None where there are not two images to compare, or the counts of the record are not here."""
+    """None for fewer than two common images, or if the record's counts are missing."""
     if not stored.path.with_suffix(".npz").exists():
-        log.warning("%s: its .npz is not beside it, so no images are compared", stored.path)
+        log.warning("%s: its .npz is missing, so no images are compared", stored.path)
         return None
     try:
         return paired(stored, again)
@@ -211,15 +204,14 @@ def _paired(stored: Stored, again: Stored) -> Paired | None:
 
 
 def _same_arrays(stored: Stored, again: Stored) -> bool:
-    """To the last bit, as far as the record's are here."""
+    """To the last bit; true if the record's arrays are missing."""
     if not stored.path.with_suffix(".npz").exists():
         return True
-    one, other = stored.arrays(), again.arrays()
-    return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-
-
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    one, other = (
+        {name: (array.dtype, array.shape, array.tobytes()) for name, array in side.arrays().items()}
+        for side in (stored, again)
+    )
+    return one == other
 
 
 def _settings(score: Score) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One record as a score, with all that tables, checks and comparisons read of it; and --where."""
+"""A record as a score, with everything that tables, checks and comparisons read; and --where."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,14 +14,14 @@ from skipbench.results.read import Stored
 from skipbench.results.words import dataset_name, setting_text
 
 OPTIMIZERS = {"adamw": "AdamW", "soap": "SOAP", "sgd": "SGD", "lars": "LARS", "adam": "Adam"}
-CHOSEN = "chosen on"  # the setting that says on which images a rate or a block was chosen
+CHOSEN = "chosen on"  # the setting: images on which a rate or block was chosen
 
 FACTS = (
     "evaluation", "method", "dataset", "split", "checkpoint", "residual", "depth", "epoch",
     "optimizer", "features", "protocol", "seed",
 )  # fmt: skip
 
-# Parts of any protocol that do not make it another one, or that other facts tell.
+# Parts of a protocol that do not distinguish it, or that other facts have.
 NOT_SETTINGS = {"name", "seed", "held_out", "interval", "select", "splits", "changes"}
 
 
@@ -70,7 +70,7 @@ class Score:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What --where asks about, and what tables have on their axes."""
+        """For --where, and the axes of tables."""
         result, checkpoint = self.result, self.result.checkpoint
         optimizer = checkpoint.get("optimizer")
         return {
@@ -89,7 +89,7 @@ class Score:
         }
 
     def _features(self) -> str:
-        """In the paper's words: "single" is the last block."""
+        """In the paper's terms: "single" is the last block."""
         features = self.result.features
         layers, blocks = features.get("layers"), features.get("blocks") or []
         depth = self.result.checkpoint.get("depth")
@@ -107,7 +107,7 @@ class Score:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The protocol, whatever the checkpoint and the data set."""
+        """The protocol, independent of checkpoint and data set."""
         result = self.result
         hidden = NOT_SETTINGS | self.evaluation.hidden_settings
         return {
@@ -121,12 +121,12 @@ class Score:
     def unusual_settings(self) -> list[str]:
         """Settings that a name of this score must include: "lost", "k 5"."""
         settings, usual = self.settings, self.evaluation.named_by
-        told = {n: settings[n] for n in usual if settings.get(n) not in (None, usual[n])}
-        return [v if isinstance(v, str) else f"{n} {setting_text(v)}" for n, v in told.items()]
+        named = {n: settings[n] for n in usual if settings.get(n) not in (None, usual[n])}
+        return [v if isinstance(v, str) else f"{n} {setting_text(v)}" for n, v in named.items()]
 
     @cached_property
     def images(self) -> dict[str, Any]:
-        """Number and fingerprint of the images of either part."""
+        """Number and fingerprint of the images evaluated and trained on."""
         parts = {"evaluated": self.result.dataset, "trained": self.result.training}
         return {
             f"images {what} on": (part["images"], part["fingerprint"][:12])
@@ -136,13 +136,13 @@ class Score:
 
     @cached_property
     def computing(self) -> dict[str, Any]:
-        """In which precision features were computed and stored."""
+        """Precision in which features were computed and stored."""
         names = ("precision", "store_dtype")
         return {name: self.result.features.get(name) for name in names}
 
     @cached_property
     def model(self) -> dict[str, Any]:
-        """What else of the model moves the score, with the same weights file."""
+        """What else changes the score with the same weights file."""
         names = ("weights", "heads", "norm_eps", "position_rule")
         return {name: self.result.checkpoint.get(name) for name in names}
 
@@ -167,20 +167,20 @@ class Score:
         ]
         if self.result.checkpoint.get("warning"):
             residual = self.result.checkpoint["residual"]
-            found.append(f"run {residual}, although its weights do not look it")
+            found.append(f"run as {residual}, although its weights suggest otherwise")
         return [words for words in found if words]
 
     def _partial_data(self) -> str:
-        parts = [self.result.dataset, self.result.training]
         words = []
-        for part in [part for part in parts if part and part["partial"]]:
-            whole = f" of {part['official_images']:,}" if part["official_images"] else ""
-            images = f"{part['images']:,}{whole} images of {part['split']}"
-            words.append(chosen_words(part.get("chosen"), images))
+        for part in (self.result.dataset, self.result.training):
+            if part and part["partial"]:
+                whole = f" of {part['official_images']:,}" if part["official_images"] else ""
+                images = f"{part['images']:,}{whole} images of {part['split']}"
+                words.append(chosen_words(part.get("chosen"), images))
         return f"partial: {', '.join(words)}" if words else ""
 
     def _other_protocol(self) -> str:
-        """ "protocol paper with epochs 10 instead of 30"; empty for the usual protocol."""
+        """ "protocol paper with epochs 10 instead of 30"; empty for the default protocol."""
         protocol = self.result.protocol
         changes = [
             f"{name} {setting_text(new, 'none')} instead of {setting_text(old, 'none')}"
@@ -205,7 +205,7 @@ class Score:
         return f"{best}, chosen on the evaluated images, as the paper does"
 
 
-# -- --where FACT=VALUE: records chosen by their facts
+# -- --where FACT=VALUE
 
 
 def parse_where(pairs: Iterable[str]) -> dict[str, set[str]]:
@@ -226,11 +226,11 @@ def only(stored: Sequence[Stored], where: Mapping[str, set[str]]) -> list[Stored
 
 
 def fits(facts: Mapping[str, Any], where: Mapping[str, set[str]]) -> bool:
-    """Either name is accepted: "last" or "single", "voc" or "VOC2012"."""
-    said = {fact: {str(facts[fact]).lower()} for fact in where}
+    """Both names match: "last" and "single", "voc" and "VOC2012"."""
+    names = {fact: {str(facts[fact]).lower()} for fact in where}
     features = str(facts["features"])
-    if "features" in said:  # also as --layers has it
-        said["features"].add("last" if features == "single" else features.rpartition(" ")[2])
-    if "dataset" in said:
-        said["dataset"].add(dataset_name(facts["dataset"]).lower())
-    return all(said[fact] & values for fact, values in where.items())
+    if "features" in names:  # also as in --layers
+        names["features"].add("last" if features == "single" else features.rpartition(" ")[2])
+    if "dataset" in names:
+        names["dataset"].add(dataset_name(facts["dataset"]).lower())
+    return all(names[fact] & values for fact, values in where.items())

@@ -1,4 +1,4 @@
-"""How tables, comparisons and pages write names, numbers and settings, and how they sort them."""
+"""Names, numbers and settings as text, and their order, in tables, comparisons and pages."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,6 @@ from skipbench.evaluations import evaluations
 
 DASH = "–"
 VARIANTS = ("skip", "skipless")
-LONG_NAME = 60  # characters; longer names are shortened in the middle
 DATASETS = {
     "voc": "VOC2012", "cocostuff": "COCOStuff", "ade20k": "ADE20K", "coco20k": "COCO20k",
     "voc07": "VOC2007", "coco": "COCO", "ecssd": "ECSSD", "duts": "DUTS", "dutomron": "DUT-OMRON",
@@ -23,7 +22,8 @@ def features_name(features: Any) -> str:
     return "all blocks" if features == "all" else str(features)
 
 
-def short(name: object, most: int = LONG_NAME) -> str:
+def short(name: object, most: int = 60) -> str:
+    """Shortened in the middle to at most so many characters."""
     text = str(name)
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
@@ -68,7 +68,7 @@ def prose(value: Any) -> str:
 
 
 def in_order(facts: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
-    """Sorts by these facts: known values first, in the paper's order; then by name."""
+    """A sort key: known values first, in the paper's order; then by name."""
     known: dict[str, Sequence[Any]] = {
         "dataset": list(DATASETS),
         "features": ["single", "multiscale"],
@@ -83,5 +83,5 @@ def in_order(facts: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
 
 
 def natural(value: Any) -> str:
-    """Sorts numbers in words by their value: 0.02 before 0.1, block 2 before block 10."""
+    """A sort key that orders numbers in text by value: block 2 before block 10."""
     return re.sub(r"(?<![.\d])\d+", lambda digits: digits.group().zfill(9), str(value))

@@ -22,8 +22,7 @@ import skipbench as sb
 from skipbench.errors import DataError, UsageError
 from skipbench.record_store import write_result
 from skipbench.results.baseline import read_baseline, write_baseline
-from skipbench.results.check import check
-from skipbench.results.check_formats import annotations, junit
+from skipbench.results.check import annotations, check, junit
 
 
 def put(folder, *records):

@@ -169,7 +169,7 @@ def test_partial_other_protocol_and_oracle_choice_are_marked():
         "partial: 8 of 1,449 images of val",
         "protocol paper with epochs 5 instead of 30, size 96x96 instead of 448x448",
         "learning rate chosen on the validation images, as papers do",
-        "run skip, although its weights do not look it",
+        "run as skip, although its weights suggest otherwise",
     ]
     assert made.rows[0].cells[0].mark == "a"
     assert "50.0ᵃ" in made.text("rich")
@@ -263,7 +263,7 @@ def test_the_best_block_of_tokencut_is_an_oracle_choice():
     ]
     made = table(blocks, layout="figure3")
     assert values(made)[0][0] == 44.0
-    assert footnotes(made) == ["best of 3 choices of blocks, chosen on the answer"]
+    assert footnotes(made) == ["best of 3 choices of blocks, chosen on the evaluated images"]
 
 
 # -- TokenCut: the best of all blocks
@@ -340,7 +340,7 @@ def test_records_of_some_blocks_that_none_of_them_has_all_of():
     assert values(made)[0][0] == 44.0
     assert footnotes(made)[0].split("; ") == [
         "best of 2 blocks (block 7), chosen on the evaluated images, as the paper does",
-        "best of 2 choices of blocks, chosen on the answer",
+        "best of 2 choices of blocks, chosen on the evaluated images",
     ]
 
 

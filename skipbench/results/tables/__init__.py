@@ -1,16 +1,15 @@
 """`skipbench table`: records as tables.
 
-structure.py     a table as data: rows, cells, the best of each group, footnotes; CSV, JSON
-layouts.py       the paper's tables, and the numbers published in them
-fill.py          one of the paper's layouts filled; any records in a plain table
-render.py        for a screen, as Markdown, as LaTeX
+structure.py     a table as data: rows, cells, the best of each group, footnotes; the plain table
+layouts.py       the paper's tables and its published numbers, with records put into them
+render.py        as text: for a screen, as Markdown, LaTeX, CSV or JSON
 
-A score of partial data, of another protocol than the paper's, or chosen with knowledge of the
-answer has a footnote. Scores of different protocols never share a layout of the paper.
+A score of partial data, of another protocol than the paper's, or of a rate or block chosen on the
+evaluated images has a footnote. Scores of different protocols never share a layout of the paper.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +17,8 @@ from skipbench.errors import UsageError, did_you_mean
 from skipbench.results.entries import Entry, differing, entries, grouped
 from skipbench.results.read import Source, Stored, read_results, selected_on
 from skipbench.results.scores import CHOSEN, FACTS, Score, only, parse_where
-from skipbench.results.tables.fill import fill_layout, plain_table
-from skipbench.results.tables.layouts import LAYOUTS, Layout
-from skipbench.results.tables.structure import FORMATS, Table
+from skipbench.results.tables.layouts import LAYOUTS, Layout, fill_layout
+from skipbench.results.tables.structure import FORMATS, Table, plain_table
 from skipbench.results.words import setting_text
 
 __all__ = ["FORMATS", "Table", "table", "tables"]
@@ -71,14 +69,14 @@ def tables(
     chosen = LAYOUTS.get(layout)
     fitting = _of_evaluation(all_entries, chosen) if chosen else all_entries
     made = []
-    for words, group in _split(fitting, by).items():
+    for suffix, group in _split(fitting, by).items():
         if chosen:
             group = _of_method(group, chosen)
             require_one_protocol(group)
             one = fill_layout(chosen, group, paper=paper, compact=compact)
         else:
             one = plain_table(group)
-        title = f"{one.title} ({words})" if words else one.title
+        title = f"{one.title} ({suffix})" if suffix else one.title
         made.append(replace(one, title=title, ci=ci, with_paper=paper and chosen is not None))
     return made
 
@@ -88,15 +86,15 @@ def _nothing_fits(found: Sequence[Stored], where: Iterable[str]) -> str:
         return "no records to show"
     facts = [Score(one).facts for one in found]
     known = {name: sorted({str(one[name]) for one in facts}) for name in parse_where(where)}
-    told = "; ".join(f"{name} {', '.join(values)}" for name, values in known.items())
-    return f"no records match --where. Records have: {told}"
+    facts_here = "; ".join(f"{name} {', '.join(values)}" for name, values in known.items())
+    return f"no records match --where. Records have: {facts_here}"
 
 
 # -- what belongs in a layout of the paper
 
 
 def _of_evaluation(found: Sequence[Entry], layout: Layout) -> list[Entry]:
-    """An IoU is no CorLoc, though both are of TokenCut."""
+    """Those of the layout's evaluation and metric: TokenCut has CorLoc and IoU."""
     fitting = [entry for entry in found if entry.facts["evaluation"] == layout.evaluation]
     if not fitting:
         others = ", ".join(sorted({str(entry.facts["evaluation"]) for entry in found}))
@@ -115,7 +113,7 @@ def _of_evaluation(found: Sequence[Entry], layout: Layout) -> list[Entry]:
 
 
 def _of_method(found: list[Entry], layout: Layout) -> list[Entry]:
-    """Of TokenCut and LOST, TokenCut; LOST alone gets a footnote."""
+    """Of TokenCut and LOST, TokenCut; only LOST is shown with a footnote."""
     usual = layout.usual.get("method")
     fitting = [entry for entry in found if entry.facts["method"] == usual] or found
     _log_left_out(layout, len(found) - len(fitting), f"by another method than {usual}")
@@ -124,52 +122,44 @@ def _of_method(found: list[Entry], layout: Layout) -> list[Entry]:
 
 def _log_left_out(layout: Layout, number: int, what: str) -> None:
     if number:
-        words = "%s leaves out %d scores %s; --layout plain shows all"
-        log.info(words, layout.name, number, what)
+        log.info("%s leaves out %d scores %s; --layout plain shows all", layout.name, number, what)
 
 
 # -- protocols
 
 
 def _split(found: Sequence[Entry], by: str | None) -> dict[str, list[Entry]]:
-    """Groups by the words of their title; protocols by their settings, as names tell too little."""
+    """Groups by what their titles add; protocols by their settings, not only by name."""
     if by is None:
         return {"": list(found)}
-    name = _protocol_words(found) if by == "protocol" else lambda entry: f"{by} {entry.facts[by]}"
-    return grouped(found, name)
+    varying = _differences(found) if by == "protocol" else {}
 
-
-def _protocol_words(found: Sequence[Entry]) -> Callable[[Entry], str]:
-    varying = _differences(found)
-
-    def words(entry: Entry) -> str:
+    def title(entry: Entry) -> str:
         settings = _protocol(entry)
-        told = [f"{name} {setting_text(settings[name])}" for name in varying if name in settings]
-        return ", ".join(told) or f"protocol {entry.facts['protocol']}"
+        words = [f"{name} {setting_text(settings[name])}" for name in varying if name in settings]
+        return ", ".join(words) or f"{by} {entry.facts[by]}"
 
-    return words
+    return grouped(found, title)
 
 
 def require_one_protocol(found: Sequence[Entry]) -> None:
-    """Scores of different protocols are not put side by side."""
+    """Raises UsageError for scores that must not share a table."""
     if different := _differences(found):
-        told = "\n".join(
-            f"  {k}: {' or '.join(map(setting_text, v))}" for k, v in different.items()
-        )
+        lines = (f"  {k}: {' or '.join(map(setting_text, v))}\n" for k, v in different.items())
         select = " --select to have one choice of all," if CHOSEN in different else ""
         raise UsageError(
-            f"these records have different protocols and cannot share a table:\n{told}\n"
+            f"these records have different protocols and cannot share a table:\n{''.join(lines)}"
             f"Use --by protocol for one table each, --where to choose,{select} or --layout plain."
         )
 
 
 def _protocol(entry: Entry) -> dict[str, Any]:
-    """Its settings and images; not the images of partial runs, which have a footnote."""
+    """Settings and images; of a partial run, which has a footnote, only settings."""
     dataset, images = entry.facts["dataset"], {} if entry.first.partial else entry.first.images
     of_data = {"split": entry.facts["split"], **images}
     settings = dict(entry.first.settings)
     if entry.first.evaluation.by_block and settings[CHOSEN] is None:
-        del settings[CHOSEN]  # one block may stand beside the best of several, with a footnote
+        del settings[CHOSEN]  # a single block may share a table with the best of several
     return settings | {f"{name} ({dataset})": v for name, v in of_data.items()}
 
 

@@ -1,17 +1,19 @@
-"""A table to read: on a screen, as Markdown, as LaTeX."""
+"""A table as text: for a screen, as Markdown, LaTeX, CSV or JSON."""
 
+import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from itertools import takewhile
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
 
 from skipbench.errors import UsageError, printable
-from skipbench.results.tables.structure import FORMATS, Table, TableCell, as_csv
+from skipbench.results.tables.structure import FORMATS, Table, TableCell
 from skipbench.results.words import DASH, signed
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table as RichTable
 
 RAISED = dict(zip("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True))
 
@@ -25,11 +27,9 @@ def render(tables: Sequence[Table], format: str, *, fragment: bool = False) -> s
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     if format == "csv":
         return as_csv(tables)
-    if format == "latex":
-        text = "\n".join(map(latex, tables))
-        return text if fragment else LATEX_DOCUMENT % text
-    kinds: dict[str, Callable[[Table], str]] = {"md": markdown, "rich": screen}
-    return "\n".join(map(kinds[format], tables))
+    writers: dict[str, Callable[[Table], str]] = {"md": markdown, "rich": screen, "latex": latex}
+    text = "\n".join(map(writers[format], tables))
+    return LATEX_DOCUMENT % text if format == "latex" and not fragment else text
 
 
 def cell_parts(cell: TableCell, table: Table) -> tuple[str, str]:
@@ -45,22 +45,19 @@ def cell_parts(cell: TableCell, table: Table) -> tuple[str, str]:
 
 
 def row_labels(table: Table) -> list[tuple[str, ...]]:
-    """Without labels that stand above already, but always with the last one."""
+    """Without labels that repeat those above, except the last one."""
     shown: list[tuple[str, ...]] = []
     before: tuple[str, ...] = ()
     for row in table.rows:
-        same = 0
-        while table.layout != "plain" and same < len(row.labels) - 1 and same < len(before):
-            if row.labels[same] != before[same]:
-                break
-            same += 1
+        above = zip(row.labels[:-1], () if table.layout == "plain" else before, strict=False)
+        same = len(list(takewhile(lambda pair: pair[0] == pair[1], above)))
         shown.append(("",) * same + row.labels[same:])
         before = row.labels
     return shown
 
 
 def brackets(table: Table) -> list[str]:
-    """What stands in them."""
+    """What numbers in brackets are."""
     lines = []
     if table.ci:
         lines.append(
@@ -89,14 +86,59 @@ def notes(table: Table, escape: Callable[[str], str], mark: str) -> list[str]:
     return [*marked, *map(escape, [*brackets(table), *whole])]
 
 
+# -- CSV
+
+
+def as_csv(tables: Sequence[Table]) -> str:
+    """A column for each score, with columns for its interval and the paper's; footnotes in the last
+    column. Several tables become one, with a column that names the table."""
+    rows = [row for table in tables for row in _csv_rows(table, len(tables) > 1)]
+    headers = list(dict.fromkeys(name for row in rows for name in row))
+    headers.sort(key=lambda name: name == "remarks")
+    out = io.StringIO()
+    writer = csv.DictWriter(out, headers, restval="", lineterminator="\n")
+    writer.writerow({name: _no_formula(name) for name in headers})
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _csv_rows(table: Table, several: bool) -> list[dict[str, str]]:
+    footnotes = dict(table.footnotes)
+    more = ["low", "high", "deviation"] * table.ci + ["paper", "difference"] * table.with_paper
+    rows = []
+    for row in table.rows:
+        line = {"table": _no_formula(table.title)} if several else {}
+        line |= zip(table.stub, map(_no_formula, row.labels), strict=True)
+        remarks = []
+        for path, cell in zip(table.columns, row.cells, strict=True):
+            name = " ".join(path)
+            numbers = zip(("", *more), _csv_numbers(cell, table), strict=True)
+            line |= {f"{name} {kind}".rstrip(): number for kind, number in numbers}
+            remarks += [f"{name}: {footnotes[cell.mark]}"] if cell.mark else []
+        rows.append(line | {"remarks": _no_formula("; ".join(remarks))})
+    return rows
+
+
+def _csv_numbers(cell: TableCell, table: Table) -> list[str]:
+    entry = cell.entry
+    values: list[float | None] = [entry.value if entry else None]
+    if table.ci:
+        low, high = (entry.interval if entry else None) or (None, None)
+        values += [low, high, entry.spread if entry else None]
+    if table.with_paper:
+        values += [cell.paper, cell.difference]
+    return ["" if value is None else f"{round(value, 4):.10g}" for value in values]
+
+
+def _no_formula(text: str) -> str:
+    """Quoted if a spreadsheet would run it."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
 # -- a screen
 
 
-def rich_table(table: Table) -> "RichTable":
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table as RichTable
-
+def rich_table(table: Table) -> RichTable:
     made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     levels = max(map(len, table.columns))
     for name in table.stub:
@@ -112,15 +154,13 @@ def rich_table(table: Table) -> "RichTable":
 
 
 def _rich_cell(cell: TableCell, table: Table) -> str:
-    from rich.markup import escape
-
     value, more = cell_parts(cell, table)
     value = f"[bold]{value}[/bold]" if cell.best else value
     return value + raised(cell.mark) + escape(more)
 
 
-def show(table: Table, console: "Console") -> None:
-    """console: wide enough; what does not fit would be cut off."""
+def show(table: Table, console: Console) -> None:
+    """console: wide enough for the table, as rich truncates cells."""
     if table.title:
         console.print(printable(table.title), style="bold", markup=False)
     console.print(rich_table(table))
@@ -131,8 +171,6 @@ def show(table: Table, console: "Console") -> None:
 
 def screen(table: Table) -> str:
     """As on a terminal, without colour."""
-    from rich.console import Console
-
     out = io.StringIO()
     show(table, Console(file=out, width=1000, color_system=None, highlight=False))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines() if line.strip()) + "\n"
@@ -216,7 +254,7 @@ def latex(table: Table) -> str:
 
 
 def _upper_header(table: Table) -> list[str]:
-    """Each name over its columns, and a rule below it."""
+    """Each name above its columns, with a rule below."""
     names, rules, at = [""] * len(table.stub), "", len(table.stub)
     for name, width in table.spans:
         names.append(rf"\multicolumn{{{width}}}{{c}}{{{tex(name)}}}")
@@ -238,7 +276,7 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 
 def tex(text: str) -> str:
-    """Letters that the usual fonts lack are written as their code point, so that it compiles."""
+    """Letters that the usual fonts lack are written as code points, so that it compiles."""
     return "".join(LATEX_SIGNS.get(sign) or _latex_sign(sign) for sign in " ".join(text.split()))
 
 

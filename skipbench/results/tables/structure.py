@@ -1,18 +1,20 @@
-"""A table as data: rows of cells, the best of each group, and footnotes; as CSV and JSON."""
+"""A table as data: rows of cells, the best of each group, and footnotes; the plain table."""
 
-import csv
-import io
 import json
 import string
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from skipbench.results.entries import Entry
+from skipbench.results.entries import Entry, differing
+from skipbench.results.scores import FACTS
 from skipbench.results.words import DASH, dataset_name, setting_text
 
 FORMATS = ("rich", "md", "latex", "csv", "json")
+
+WEIGHTS = "weights (sha256)"
 
 Place = tuple[int, int]  # row, column
 
@@ -97,9 +99,9 @@ def marked(
     remarks: Callable[[int, Entry], list[str]] = lambda row, entry: [],
     notes: Sequence[str] = (),
 ) -> Table:
-    """With the best of each group marked, and a footnote for each different remark.
+    """With the best of each group marked, and a footnote for each distinct remark.
 
-    remarks: further ones of a row's entry; notes: on the whole table.
+    remarks: more of them, from a row's number and its entry; notes: on the whole table.
     """
     best = {place for group in groups for place in _best(table, group)}
     letters: dict[str, str] = {}
@@ -118,19 +120,16 @@ def marked(
 
 
 def _best(table: Table, group: Sequence[Place]) -> list[Place]:
-    """Of several: all that are printed as the highest."""
-    entries = {(r, c): entry for r, c in group if (entry := table.rows[r].cells[c].entry)}
-    printed = {place: round(entry.value, 1) for place, entry in _comparable(entries).items()}
+    """All that are printed as the highest; none of fewer than two. Partial runs count only if all
+    are partial, and on the same images."""
+    found = {(r, c): entry for r, c in group if (entry := table.rows[r].cells[c].entry)}
+    whole = {place: entry for place, entry in found.items() if not entry.first.partial}
+    same = len({json.dumps(entry.first.images) for entry in found.values()}) == 1
+    compared = whole if whole or not same else found
+    printed = {place: round(entry.value, 1) for place, entry in compared.items()}
     if len(printed) < 2:
         return []
     return [place for place, value in printed.items() if value == max(printed.values())]
-
-
-def _comparable(entries: Mapping[Place, Entry]) -> Mapping[Place, Entry]:
-    """Partial runs saw other images: they are compared with each other at most."""
-    whole = {place: entry for place, entry in entries.items() if not entry.first.partial}
-    same = len({json.dumps(entry.first.images) for entry in entries.values()}) == 1
-    return whole if whole or not same else entries
 
 
 def _letter(number: int) -> str:
@@ -146,57 +145,56 @@ def label(fact: str, value: Any) -> str:
 
 
 def sort_key(value: Any) -> tuple[bool, bool, Any]:
-    """Numbers, then words, then what is not known."""
+    """Numbers, then text, then None."""
     value = value if isinstance(value, int | float | None) else setting_text(value)
     return value is None, isinstance(value, str), 0 if value is None else value
 
 
-# -- CSV
+# -- plain: a row for each entry, a column for each fact that differs
 
 
-def as_csv(tables: Sequence[Table]) -> str:
-    """A column for each score, with columns for its interval and the paper's, and the footnotes in
-    the last. Several tables become one, with a column that names the table."""
-    rows = [row for table in tables for row in _csv_rows(table, len(tables) > 1)]
-    headers = list(dict.fromkeys(name for row in rows for name in row))
-    headers.sort(key=lambda name: name == "remarks")
-    out = io.StringIO()
-    writer = csv.DictWriter(out, headers, restval="", lineterminator="\n")
-    writer.writerow({name: _no_formula(name) for name in headers})
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def _csv_rows(table: Table, several: bool) -> list[dict[str, str]]:
-    footnotes = dict(table.footnotes)
-    more = ["low", "high", "deviation"] * table.ci + ["paper", "difference"] * table.with_paper
+def plain_table(found: Sequence[Entry]) -> Table:
+    facts = [_all_facts(entry) for entry in found]
+    different = differing(facts)
+    shown = _shown_facts(found, facts, list(different))
+    metrics = list(dict.fromkeys(entry.first.metric_name for entry in found))
     rows = []
-    for row in table.rows:
-        line = {"table": table.title} if several else {}
-        line |= dict(zip(table.stub, row.labels, strict=True))
-        remarks = []
-        for path, cell in zip(table.columns, row.cells, strict=True):
-            name = " ".join(path)
-            names = [name, *(f"{name} {kind}" for kind in more)]
-            line |= dict(zip(names, _csv_numbers(cell, table), strict=True))
-            remarks += [f"{name}: {footnotes[cell.mark]}"] if cell.mark else []
-        line["remarks"] = "; ".join(remarks)
-        words = {"table", "remarks", *table.stub}
-        rows.append({n: _no_formula(v) if n in words else v for n, v in line.items()})
-    return rows
+    groups: dict[str, list[Place]] = defaultdict(list)
+    pairs = list(zip(found, facts, strict=True))
+    pairs.sort(key=lambda pair: [sort_key(pair[1].get(name)) for name in shown])
+    for place, (entry, own) in enumerate(pairs):
+        first = entry.first
+        cells = [TableCell(entry if name == first.metric_name else None) for name in metrics]
+        rows.append(Row(tuple(label(name, own.get(name)) for name in shown), tuple(cells)))
+        data = [first.facts[name] for name in ("evaluation", "dataset", "split")]
+        group = json.dumps([data, first.settings, first.images], sort_keys=True)
+        groups[group].append((place, metrics.index(first.metric_name)))
+    common = [name for name in FACTS if name not in {"seed", *shown, *different}]
+    known = {name: facts[0][name] for name in common if facts[0][name] is not None}
+    title = ", ".join(f"{name} {label(name, value)}" for name, value in known.items())
+    header = tuple(("figure", name) if len(metrics) > 1 else (name,) for name in metrics)
+    return marked(Table("plain", title, tuple(shown), header, tuple(rows)), groups.values())
 
 
-def _csv_numbers(cell: TableCell, table: Table) -> list[str]:
-    entry = cell.entry
-    values: list[float | None] = [entry.value if entry else None]
-    if table.ci:
-        low, high = (entry.interval if entry else None) or (None, None)
-        values += [low, high, entry.spread if entry else None]
-    if table.with_paper:
-        values += [cell.paper, cell.difference]
-    return ["" if value is None else f"{round(value, 4):.10g}" for value in values]
+def _shown_facts(
+    found: Sequence[Entry], facts: Sequence[Mapping[str, Any]], different: Sequence[str]
+) -> list[str]:
+    """Those that differ; weights and settings only if one checkpoint or evaluation has several."""
+    of_checkpoint = {WEIGHTS, *found[0].first.model}
+    shown = []
+    for name in different:
+        owner = "checkpoint" if name in of_checkpoint else "evaluation"
+        values = {(one[owner], str(one.get(name))) for one in facts}
+        always_shown = name in FACTS and name != "method"
+        if always_shown or len(values) > len({one[owner] for one in facts}):
+            shown.append(name)
+    return shown if {"checkpoint", "residual"} & set(shown) else ["checkpoint", *shown]
 
 
-def _no_formula(text: str) -> str:
-    """A spreadsheet would run what begins with one of these."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+def _all_facts(entry: Entry) -> dict[str, Any]:
+    first = entry.first
+    facts = {name: value for name, value in entry.facts.items() if name != "seed"}
+    settings = {name: v for name, v in first.settings.items() if name not in FACTS}
+    images = {name: count for name, (count, _) in first.images.items()}
+    weights = {WEIGHTS: first.sha256[:12]}
+    return {**facts, **settings, **first.computing, **first.model, **images, **weights}
