@@ -193,7 +193,7 @@ def test_public_surface():
         "__version__", "Backbone", "Checkpoint", "CheckpointFacts", "Dataset", "DatasetFacts",
         "FeatureSpec", "Result", "SkipbenchError", "calibrate", "check", "cluster", "compare",
         "extract", "find_objects", "inspect", "knn", "load_backbone", "open_checkpoint",
-        "open_dataset", "pca", "probe", "probe_all", "read_results", "report", "run",
+        "open_dataset", "pca", "probe", "probe_all", "read_results", "report", "reproduce", "run",
         "table", "tables", "tokencut", "update_baseline",
     }  # fmt: skip
     assert all(getattr(skipbench, name) is not None for name in skipbench.__all__)

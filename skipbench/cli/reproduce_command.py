@@ -10,6 +10,7 @@ from skipbench.cli.check_command import CHECK_FAILED
 from skipbench.cli.commands import command
 from skipbench.cli.results_command import ShowSettings
 from skipbench.console import echo_json, plain_table, shown, wide_page
+from skipbench.errors import printable
 from skipbench.settings import parsers, same_as, setting
 from skipbench.settings.declaration import CHECK, DATA, OUTPUT
 from skipbench.settings.groups import DataSettings, FeatureSettings, ReadingSettings
@@ -63,7 +64,7 @@ def reproduce(settings: ReproduceSettings, as_json: bool) -> None:
 
 
 def show(found: "Reproduction") -> None:
-    from skipbench.results.words import signed
+    from skipbench.results.words import prose, signed
 
     console = wide_page()
     style = "bold red" if found.verdict == "different" else "bold green"
@@ -81,7 +82,8 @@ def show(found: "Reproduction") -> None:
     ):  # fmt: skip
         _show_differing(console, title, differing)
     for move in found.images[:MOST_IMAGES]:
-        console.print(f"image {move.name}: {signed(move.difference, 2)}", markup=False)
+        moved = f"{move.name}: {prose(move.a)} → {prose(move.b)}"
+        console.print(f"image {printable(moved)}", markup=False)
     if len(found.images) > MOST_IMAGES:
         console.print(f"… {len(found.images):,} images differ (--json lists them)", markup=False)
 
