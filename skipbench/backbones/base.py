@@ -1,6 +1,6 @@
-"""What every evaluation asks of a model. Nothing downstream asks which family it belongs to.
+"""The interface between models and evaluations. Nothing downstream depends on the model family.
 
-A backbone has blocks (the stages of a hierarchical model), each of which gives patch tokens on a
+A backbone has blocks (the stages of a hierarchical model), each of which outputs patch tokens on a
 grid. Images are padded to multiples of `patch`; a block's grid has one token per `stride` pixels,
 which for a plain vision transformer is the patch, too.
 """
@@ -18,13 +18,12 @@ from skipbench.records import TENSORS, CheckpointFacts, Preprocessing, Residual
 
 PROJECTIONS = ("queries", "keys", "values")
 Column = tuple[int, str]  # block, tensor
-
 AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
 class BlockOutputs:
-    """The tokens of one batch, for each (block, tensor), by kind."""
+    """Tokens of one batch by kind, for each (block, tensor)."""
 
     patches: dict[Column, torch.Tensor]  # (images, height, width, channels)
     class_token: dict[Column, torch.Tensor] = field(default_factory=dict)  # (images, channels)
@@ -36,19 +35,19 @@ class BlockOutputs:
 
 
 class Backbone(ABC):
-    """A frozen model on one device. A family implements `forward`, and what differs from below."""
+    """A frozen model on one device. A family implements `forward` and overrides what differs."""
 
     facts: CheckpointFacts
     residual: Residual
     device: torch.device
     precision: str
-    tensors: tuple[str, ...] = TENSORS  # what a block can give
+    tensors: tuple[str, ...] = TENSORS  # available from every block
 
     @abstractmethod
     def forward(
         self, images: torch.Tensor, blocks: Sequence[int], tensors: Sequence[str]
     ) -> BlockOutputs:
-        """Of normalised images in whole patches, on the device; blocks: sorted, from 0."""
+        """images: as for `__call__`, on the device; blocks: sorted, from 0."""
 
     @torch.inference_mode()
     def __call__(
@@ -59,14 +58,13 @@ class Backbone(ABC):
     ) -> BlockOutputs:
         """One forward pass. Block −1 is the last one."""
         wanted = sorted({self._index(block) for block in blocks})
-        self.check_tensors(tensors)
         self._check_request(images, wanted, tensors)
         images = images.to(self.device)
         with self.autocast():
-            found = self.forward(images, wanted, tensors)
-        if not all(bool(torch.isfinite(value).all()) for _, value in found.all()):
-            raise NumbersError(self.first_failure(images, found))
-        return found
+            outputs = self.forward(images, wanted, tensors)
+        if not all(bool(torch.isfinite(value).all()) for _, value in outputs.all()):
+            raise NumbersError(self.first_failure(images, outputs))
+        return outputs
 
     @property
     def depth(self) -> int:
@@ -89,18 +87,18 @@ class Backbone(ABC):
         return self.facts.width
 
     def numbers_per_patch(self, block: int) -> int:
-        """What a block says of an area of one patch."""
+        """Values per tensor that a block outputs for an area of one patch."""
         return self.width(block) * (self.patch // self.stride(block)) ** 2
 
     def most_numbers_per_patch(self) -> int:
         return max(self.numbers_per_patch(block) for block in range(self.depth))
 
     def identity(self) -> dict[str, Any]:
-        """What features depend on, beside the weights and how they are read."""
+        """What features depend on besides the weights and how they are read."""
         return {}
 
     def adaptation(self, size_hw: tuple[int, int] | None) -> str:
-        """What must be adapted to images of this size (None: of many), for the log."""
+        """For the log: how the model is adapted to images of this size (None: of several)."""
         return ""
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -108,34 +106,23 @@ class Backbone(ABC):
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
 
     def embedding(self, images: torch.Tensor) -> torch.Tensor | None:
-        """Patch tokens before the first block, (images, tokens, channels), where there are any."""
+        """Patch tokens before the first block, (images, tokens, channels), if there are any."""
         return None
 
     def block_by_block(self, images: torch.Tensor) -> Iterator[torch.Tensor]:
         """Patch tokens after each block, (images, tokens, channels), finite or not."""
-        found = self.forward(images, range(self.depth), ("tokens",))
+        outputs = self.forward(images, range(self.depth), ("tokens",))
         for block in range(self.depth):
-            yield found.patches[block, "tokens"].flatten(1, 2)
+            yield outputs.patches[block, "tokens"].flatten(1, 2)
 
-    def first_failure(self, images: torch.Tensor, found: BlockOutputs) -> str:
-        """Which of the outputs is the first with NaN or Inf."""
-        broken = sorted(column for column, value in found.all() if not torch.isfinite(value).all())
-        block, tensor = broken[0]
+    def first_failure(self, images: torch.Tensor, outputs: BlockOutputs) -> str:
+        """The message that names the first output with NaN or Inf."""
+        block, tensor = min(c for c, value in outputs.all() if not torch.isfinite(value).all())
         return f"{self.where}: NaN or Inf in block {block} ({tensor})"
 
     @property
     def where(self) -> str:
         return f"{self.facts.name} ({self.residual}, {self.precision})"
-
-    def check_tensors(self, tensors: Sequence[str]) -> None:
-        for tensor in tensors:
-            if tensor not in TENSORS:
-                raise UsageError(f"no tensor {tensor!r}; known: {', '.join(TENSORS)}")
-            if tensor not in self.tensors:
-                raise UsageError(
-                    f"{self.facts.name} ({self.facts.layout}) has no {tensor}; it gives "
-                    f"{', '.join(self.tensors)}"
-                )
 
     def _index(self, block: int) -> int:
         if not -self.depth <= block < self.depth:
@@ -145,26 +132,31 @@ class Backbone(ABC):
         return block % self.depth
 
     def _check_request(
-        self, images: torch.Tensor, wanted: Sequence[int], tensors: Sequence[str]
+        self, images: torch.Tensor, blocks: Sequence[int], tensors: Sequence[str]
     ) -> None:
-        if not wanted or not tensors:
+        for tensor in tensors:
+            if tensor not in TENSORS:
+                raise UsageError(f"no tensor {tensor!r}; known: {', '.join(TENSORS)}")
+            if tensor not in self.tensors:
+                raise UsageError(
+                    f"{self.facts.name} ({self.facts.layout}) has no {tensor}; available: "
+                    f"{', '.join(self.tensors)}"
+                )
+        if not blocks or not tensors:
             raise UsageError("no block or no tensor was requested")
         height, width = images.shape[2:]
         if height % self.patch or width % self.patch:
             raise UsageError(f"images of {height}×{width} are not whole patches of {self.patch}")
 
 
-Build = Callable[[CheckpointFacts, Residual, torch.device, str], Backbone]
-
-
 @dataclass(frozen=True)
 class Model:
-    """Weights that have been opened, before variant, device and precision are chosen."""
+    """Opened weights, before variant, device and precision are chosen."""
 
     facts: CheckpointFacts
     parameters: int
-    build: Build
-    variants: tuple[Residual, ...] = ("skip",)  # in which its blocks can be run
+    build: Callable[[CheckpointFacts, Residual, torch.device, str], Backbone]
+    variants: tuple[Residual, ...] = ("skip",)  # that its blocks can be run as
 
     def backbone(
         self, residual: Residual, device: torch.device | str = "cpu", precision: str = "fp32"

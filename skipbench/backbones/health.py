@@ -1,8 +1,8 @@
 """Skip or skipless? Both variants load the same weights; only one of them works.
 
-Run without residuals, weights that were trained with them collapse: within a few blocks all tokens
-of an image become one vector. Run with residuals, weights of a skipless model blow up: the output
-of one block is many times larger than the stream it is added to. So both variants are run on a few
+Without residuals, weights that were trained with them collapse: within a few blocks all tokens of
+an image become one vector. With residuals, weights of a skipless model blow up: the output of one
+block is many times larger than the stream it is added to. So both variants are run on a few
 photographs, and their tokens are examined after every block.
 
 Effective rank alone would be misleading: centred, collapsed tokens are rounding noise, which has
@@ -73,38 +73,33 @@ def block_health(backbone: Backbone, images: torch.Tensor) -> tuple[BlockHealth,
     try:
         features = backbone(images, range(backbone.depth), ("tokens", *attention))
     except NumbersError:
-        return (*rows, *_health_until_failure(backbone, images, rows))
+        return _health_until_failure(backbone, images, rows)
     for block in range(backbone.depth):
         tokens, *both = (features.patches[block, name] for name in ("tokens", *attention))
         heads = backbone.facts.heads
         distance = attention_distance(both[0], both[1], heads) if heads and len(both) == 2 else None
-        before = rows[-1].norm if rows and comparable(backbone, block) else None
+        # Norms of tokens of different widths are not comparable.
+        same_width = block == 0 or backbone.width(block) == backbone.width(block - 1)
+        before = rows[-1].norm if rows and same_width else None
         rows.append(_health(block, tokens.flatten(1, 2), before, distance))
     return tuple(rows)
 
 
-def comparable(backbone: Backbone, block: int) -> bool:
-    """Whether its tokens are of the same kind as those of the block before."""
-    return block == 0 or backbone.width(block) == backbone.width(block - 1)
-
-
 def _health_until_failure(
-    backbone: Backbone, images: torch.Tensor, before: list[BlockHealth]
-) -> list[BlockHealth]:
-    rows = list(before)
+    backbone: Backbone, images: torch.Tensor, rows: list[BlockHealth]
+) -> tuple[BlockHealth, ...]:
     with torch.inference_mode(), backbone.autocast():
         for block, tokens in enumerate(backbone.block_by_block(images.to(backbone.device))):
             rows.append(_health(block, tokens, rows[-1].norm if rows else None, None))
             if not rows[-1].finite:
                 break
-    return rows[len(before) :]
+    return tuple(rows)
 
 
 def _health(
     block: int, tokens: torch.Tensor, norm_before: float | None, distance: float | None
 ) -> BlockHealth:
-    finite = bool(torch.isfinite(tokens).all())
-    if not finite:
+    if not torch.isfinite(tokens).all():
         nan = float("nan")
         return BlockHealth(block, nan, nan, nan, None, None, False)
     tokens = tokens.cpu().double()
@@ -113,7 +108,7 @@ def _health(
     typical = float(spread(tokens).median())
     rank = float(effective_rank(tokens).median()) if typical > ROUNDING_SPREAD else None
     growth = norm / norm_before if norm_before else 1.0
-    return BlockHealth(block, norm, growth, typical, rank, distance, finite)
+    return BlockHealth(block, norm, growth, typical, rank, distance, True)
 
 
 def retention(blocks: tuple[BlockHealth, ...]) -> float:
@@ -125,7 +120,7 @@ def retention(blocks: tuple[BlockHealth, ...]) -> float:
 
 
 def assess(residual: Residual, blocks: tuple[BlockHealth, ...]) -> VariantHealth:
-    """Is this the variant that the weights were trained in, and are its features usable?"""
+    """Were the weights trained in this variant, and are its features usable?"""
     against = []
     kept = retention(blocks)
     largest = max((b for b in blocks if b.finite), key=lambda b: b.growth)
@@ -139,10 +134,9 @@ def assess(residual: Residual, blocks: tuple[BlockHealth, ...]) -> VariantHealth
     if largest.growth > MOST_GROWTH:
         against.append(f"the norm grows {largest.growth:.0f}-fold in block {largest.block}")
     flat = next((b for b in blocks if b.finite and b.spread < COLLAPSED_SPREAD), None)
-    notes = (
-        [f"spread {flat.spread:.1g} after block {flat.block}: features collapse"] if flat else []
-    )
-    return VariantHealth(residual, blocks, kept, not against, tuple(against), tuple(notes))
+    note = flat and f"spread {flat.spread:.1g} after block {flat.block}: features collapse"
+    notes = (note,) if note else ()
+    return VariantHealth(residual, blocks, kept, not against, tuple(against), notes)
 
 
 def judge(skip: VariantHealth, skipless: VariantHealth | None) -> Verdict:
@@ -182,7 +176,7 @@ class Choice:
 def choose_variant(
     facts: CheckpointFacts, asked: Residual | None, verdict: Verdict
 ) -> Choice | None:
-    """What the user says, else what the file states, else what the weights show; None: unclear."""
+    """From the user, else from the file, else from the weights' health; None: unclear."""
     if asked == "skipless" and verdict.skipless is None:
         raise UsageError(
             f"{facts.name} ({facts.layout}) can only be run with its residual connections: leave "

@@ -15,7 +15,6 @@ from timm.layers import Mlp, SwiGLUPacked
 from timm.models.vision_transformer import Block, VisionTransformer
 
 from skipbench.backbones.base import PROJECTIONS, Backbone, BlockOutputs, Column, Model
-from skipbench.backbones.positions import interpolate_positions
 from skipbench.checkpoints import Checkpoint
 from skipbench.records import CheckpointFacts, PositionRule, Residual
 
@@ -52,6 +51,31 @@ def attend(attn: Any, x: torch.Tensor, taps: Taps | None) -> torch.Tensor:
     mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
     out: torch.Tensor = attn.proj(mixed)
     return out
+
+
+def interpolate_positions(
+    positions: torch.Tensor,  # (1, old height × old width, channels)
+    old_hw: tuple[int, int],
+    new_hw: tuple[int, int],
+    rule: PositionRule,
+) -> torch.Tensor:  # (1, new height × new width, channels)
+    """Position embeddings resampled to another grid, by the rule of the code that trained them.
+
+    The rules differ by a few per cent of the embedding's norm, which is enough to change benchmark
+    results; `skipbench.records.PositionRule` lists which project uses which.
+    """
+    if old_hw == new_hw:
+        return positions
+    grid = positions.unflatten(1, old_hw).permute(0, 3, 1, 2)
+    if rule == "offset":
+        # DINO adds 0.1 so that rounding cannot lose a row; this also shifts every sample.
+        factor = ((new_hw[0] + 0.1) / old_hw[0], (new_hw[1] + 0.1) / old_hw[1])
+        grid = F.interpolate(grid, scale_factor=factor, mode="bicubic")
+    else:
+        grid = F.interpolate(grid, size=new_hw, mode="bicubic", antialias=rule == "antialias")
+    if tuple(grid.shape[-2:]) != new_hw:
+        raise AssertionError(f"positions came out as {tuple(grid.shape[-2:])}, not {new_hw}")
+    return grid.permute(0, 2, 3, 1).flatten(1, 2)
 
 
 class ViT(VisionTransformer):
@@ -131,41 +155,36 @@ class ViTBackbone(Backbone):
     def forward(
         self, images: torch.Tensor, blocks: Sequence[int], tensors: Sequence[str]
     ) -> BlockOutputs:
-        """Up to the last block that is needed."""
-        taken: dict[Column, torch.Tensor] = {}
+        """Runs up to the last block that is needed."""
+        outputs: dict[Column, torch.Tensor] = {}
         x = self.embed(images)
         for index, block in enumerate(self.vit.blocks[: blocks[-1] + 1]):
-            taps: Taps | None = {} if index in blocks else None
+            if index not in blocks:
+                x = block(x)
+                continue
+            taps: Taps = {}
             if index == blocks[-1] and set(tensors) <= set(PROJECTIONS):
                 project(block.attn, block.norm1(x), taps)  # the rest of the block is not needed
             else:
-                x = block(x, taps)
-            if taps is not None:
-                taken |= self._take(index, x, taps, tensors)
-        return self._sort(taken, self.grid_hw((images.shape[2], images.shape[3])))
+                taps["tokens"] = x = block(x, taps)
+            if "tokens_norm" in tensors:
+                taps["tokens_norm"] = self.vit.norm(x)
+            outputs |= {(index, tensor): taps[tensor] for tensor in tensors}
+        grid_hw, first = self.grid_hw((images.shape[2], images.shape[3])), self._first_patch
+        return BlockOutputs(
+            {column: x[:, first:].unflatten(1, grid_hw) for column, x in outputs.items()},
+            {column: x[:, 0] for column, x in outputs.items()},
+            {column: x[:, 1:first] for column, x in outputs.items()},
+        )
 
     def embed(self, images: torch.Tensor) -> torch.Tensor:
         """Class, register and patch tokens before the first block."""
         tokens: torch.Tensor = self.vit._pos_embed(self.vit.patch_embed(images))
         return tokens
 
-    def _take(
-        self, index: int, x: torch.Tensor, taps: Taps, tensors: Sequence[str]
-    ) -> dict[Column, torch.Tensor]:
-        given = {"tokens": lambda: x, "tokens_norm": lambda: self.vit.norm(x)}
-        return {(index, t): given[t]() if t in given else taps[t] for t in tensors}
-
     @property
     def _first_patch(self) -> int:
         return 1 + (self.facts.registers or 0)
-
-    def _sort(self, taken: dict[Column, torch.Tensor], grid_hw: tuple[int, int]) -> BlockOutputs:
-        first = self._first_patch
-        return BlockOutputs(
-            {c: x[:, first:].unflatten(1, grid_hw) for c, x in taken.items()},
-            {c: x[:, 0] for c, x in taken.items()},
-            {c: x[:, 1:first] for c, x in taken.items()},
-        )
 
     def embedding(self, images: torch.Tensor) -> torch.Tensor:
         return self.embed(images)[:, self._first_patch :]
@@ -184,7 +203,7 @@ class ViTBackbone(Backbone):
         rule = self.facts.position_rule
         return f"positions of {grid[0]}×{grid[1]} patches interpolated to {new} ({rule})"
 
-    def first_failure(self, images: torch.Tensor, found: BlockOutputs) -> str:
+    def first_failure(self, images: torch.Tensor, outputs: BlockOutputs) -> str:
         """Run again and check every block, to name the first one with NaN or Inf."""
         with self.autocast():
             x = self.embed(images)

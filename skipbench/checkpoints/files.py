@@ -1,24 +1,30 @@
-"""Bytes on disk → the raw tree of a checkpoint. Nothing here knows what a vision transformer is.
+"""Weights files: bytes → the raw tree of a checkpoint, whatever the model; tensors → bytes.
 
 Pickles are always read with `weights_only=True`: they may construct tensors, plain containers,
 `argparse.Namespace` and numpy scalars. There is no fallback without it.
 """
 
+import _codecs
 import argparse
 import hashlib
 import json
+import pickletools
 import re
 import struct
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
 from skipbench.errors import CheckpointError, some_of
-from skipbench.files import missing_checkpoint
+from skipbench.files import missing_checkpoint, write_whole
 
 FOLDER_FILES = ("model.safetensors", "pytorch_model.bin")
 LARGEST_HEADER = 100_000_000  # safetensors' own limit
@@ -31,7 +37,7 @@ HARMLESS = (
 
 @dataclass(frozen=True)
 class RawFile:
-    """The content of a file, before the search for a model in it."""
+    """The content of a file, before a model is looked for in it."""
 
     path: Path
     tree: Any  # the unpickled object, or the flat mapping of a safetensors file
@@ -62,8 +68,6 @@ def sha256_of(path: Path) -> str:
 
 def digest_of_tensors(state: Mapping[str, Any]) -> str:
     """A hash of names and values, for weights without a file of their own."""
-    import torch
-
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().contiguous().cpu()
@@ -91,7 +95,7 @@ def _read_folder(folder: Path) -> RawFile:
         raise CheckpointError(f"{config}: invalid JSON ({error})") from None
     if not isinstance(metadata, dict):
         raise CheckpointError(f"{config}: expected a JSON object")
-    return RawFile(weights, raw.tree, {**raw.metadata, **metadata}, "config.json", raw.sha256)
+    return replace(raw, metadata={**raw.metadata, **metadata}, metadata_source="config.json")
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -136,8 +140,6 @@ def _looks_like_safetensors(path: Path, head: bytes) -> bool:
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    from safetensors import SafetensorError, safe_open
-
     _check_safetensors_length(path)
     try:
         with safe_open(path, framework="pt") as file:
@@ -182,13 +184,11 @@ def _check_safetensors_length(path: Path) -> None:
 
 
 def _read_pickle(path: Path, head: bytes) -> Any:
-    import torch
-
     is_zip = head.startswith(b"PK")
     if is_zip:
         _check_zip(path)
     try:
-        with _allowed_globals(), warnings.catch_warnings():
+        with torch.serialization.safe_globals(_allowed_globals()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols, reported below
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip or None)
     except Exception as error:  # torch.load raises exceptions of many kinds
@@ -218,41 +218,32 @@ def _check_zip(path: Path) -> None:
 def _pickle_error(path: Path, error: Exception) -> CheckpointError:
     """Why torch did not read it. (torch's own message advises to retry unsafely.)"""
     size = path.stat().st_size
-    seen = _scan_pickle(path)
-    forbidden = [name for name in seen.names if not re.match(HARMLESS, name)]
+    names, protocol, is_complete = _scan_pickle(path)
+    forbidden = [name for name in names if not re.match(HARMLESS, name)]
     if forbidden:
         return CheckpointError(
             f"{path} was not opened: it needs `{forbidden[0]}`, which is not weights, and\n"
             "unpickling it could run code. If you trust it, save its bare state dict and use that."
         )
     early_end = re.search(r"unexpected (EOF|pos)|corrupted", str(error), re.IGNORECASE)
-    if early_end or not seen.whole or isinstance(error, EOFError):
+    if early_end or not is_complete or isinstance(error, EOFError):
         return CheckpointError(
             f"{path} is cut off or damaged: it ends after {size:,} bytes, in the middle of its\n"
             "data. Download or copy it again."
         )
-    if seen.protocol > 2:
+    if protocol > 2:
         return CheckpointError(
-            f"{path} is pickled with protocol {seen.protocol}, which cannot be read safely.\n"
+            f"{path} is pickled with protocol {protocol}, which cannot be read safely.\n"
             "Save it with torch.save and its default protocol (2), or as safetensors."
         )
     why = str(error).strip().split("\n")[0][:120]
     return CheckpointError(f"{path} ({size:,} bytes) cannot be read as weights: {why}")
 
 
-@dataclass(frozen=True)
-class _PickleScan:
-    names: tuple[str, ...]  # globals that the pickle needs, in order
-    protocol: int
-    whole: bool  # every pickle in the file is complete
-
-
-def _scan_pickle(path: Path) -> _PickleScan:
-    """Read a pickle's opcodes without executing them."""
-    import pickletools
-
+def _scan_pickle(path: Path) -> tuple[list[str], int, bool]:
+    """(globals it needs, protocol, whether it is complete), without executing any opcode."""
     names: list[str] = []
-    protocol, whole = 0, False
+    protocol, is_complete = 0, False
     with _pickle_stream(path) as stream:
         # A legacy file has four pickles (magic, protocol, system, object) before the tensors.
         for _ in range(4):
@@ -260,7 +251,7 @@ def _scan_pickle(path: Path) -> _PickleScan:
                 break
             stream.seek(-1, 1)
             strings: list[str] = []
-            whole = False
+            is_complete = False
             try:
                 for opcode, argument, _position in pickletools.genops(stream):
                     if opcode.name == "PROTO":
@@ -271,35 +262,24 @@ def _scan_pickle(path: Path) -> _PickleScan:
                         names.append(".".join(strings[-2:]))
                     elif isinstance(argument, str):
                         strings.append(argument)
-                    whole = opcode.name == "STOP"
+                    is_complete = opcode.name == "STOP"
             except Exception:  # damaged or malicious bytes raise exceptions of many kinds
                 break
-    return _PickleScan(tuple(names), protocol, whole)
+    return names, protocol, is_complete
 
 
-@contextmanager
-def _pickle_stream(path: Path) -> Iterator[IO[bytes]]:
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            name = next(n for n in archive.namelist() if n.endswith("data.pkl"))
-            with archive.open(name) as stream:
-                yield stream
-    else:
-        with path.open("rb") as stream:
-            yield stream
+def _pickle_stream(path: Path) -> IO[bytes]:
+    if not zipfile.is_zipfile(path):
+        return path.open("rb")
+    archive = zipfile.ZipFile(path)
+    return archive.open(next(n for n in archive.namelist() if n.endswith("data.pkl")))
 
 
-@contextmanager
-def _allowed_globals() -> Iterator[None]:
+def _allowed_globals() -> list[Any]:
     """DINO's own training checkpoints contain their arguments, numpy scalars included."""
-    import _codecs
-
-    import numpy as np
-    import torch
-
     scalar = np._core.multiarray.scalar  # type: ignore[attr-defined]
     dtypes = [type(np.dtype(kind)) for kind in "?bBhHiIlLqQefdg"]
-    allowed: list[Any] = [
+    return [
         argparse.Namespace,
         np.dtype,
         *dtypes,
@@ -307,5 +287,30 @@ def _allowed_globals() -> Iterator[None]:
         (scalar, "numpy._core.multiarray.scalar"),
         (_codecs.encode, "_codecs.encode"),  # how protocol 2 writes the bytes of a scalar
     ]
-    with torch.serialization.safe_globals(allowed):
-        yield
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+def save_checkpoint(
+    path: str | Path, state: Mapping[str, torch.Tensor], metadata: Mapping[str, str | int | float]
+) -> Path:
+    """Write a safetensors file, atomically, with its facts in the header: residual, heads, epoch,
+    optimizer, … `open_checkpoint` reads them back."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = {name: str(value) for name, value in metadata.items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    write_whole(path, _in_order(save(tensors, header)))
+    return path
+
+
+def _in_order(content: bytes) -> bytes:
+    """With sorted metadata. safetensors writes it in random order, so the same weights would get a
+    new hash each time, and their records would not be found."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header = {"__metadata__": dict(sorted(header.pop("__metadata__", {}).items())), **header}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight bytes
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]

@@ -1,4 +1,4 @@
-"""Where the backbone's tensors are in a checkpoint, and what they are called.
+"""Finds the backbone's tensors in a checkpoint and gives them timm's names.
 
 A checkpoint nests dictionaries (`teacher`, `state_dict`, …) and prefixes keys (`module.backbone.`).
 Every vision transformer has a patch embedding, so that key is the anchor: the text before it is the
@@ -29,13 +29,12 @@ OTHER_WORDS = frozenset(
     "_fsdp_wrapped_module _forward_module".split()
 )
 PREFIX_WORDS = TEACHER_WORDS | STUDENT_WORDS | OTHER_WORDS
-# First word of keys that do not belong to the backbone.
+# First word of keys that are no part of the backbone, or that features do not need.
 HEAD_WORDS = frozenset(
     "head heads head_dist fc fc_norm dino_head ibot_head classifier projector projection_head "
     "predictor prototypes pooler pre_logits dino_loss ibot_loss center queue queue_ptr "
-    "logit_scale".split()
+    "logit_scale mask_token masked_embed".split()
 )
-UNUSED_WORDS = frozenset({"mask_token", "masked_embed"})
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Branch:
 
     @property
     def rank(self) -> int:
-        """The lowest is the default: DINO's teacher, MoCo's base encoder."""
+        """The lowest rank is the default: DINO's teacher, MoCo's base encoder."""
         if "teacher" in self.words or "teacher_model" in self.words:
             return 0
         if self.role is None or "base_encoder" in self.words:
@@ -77,11 +76,11 @@ class BackboneTensors:
     branch: Branch
     others: tuple[Branch, ...]
     dropped: dict[str, int]
-    original_keys: frozenset[str]  # after the prefix: they identify the layout
+    original_keys: frozenset[str]  # without prefix, heads included: they identify the layout
 
 
 def find_backbone(tree: Any, weights: str | None, name: str) -> BackboneTensors:
-    branches = list(_branches(tree, ()))
+    branches = list(_branches(tree))
     if not branches:
         raise CheckpointError(_nothing_found(tree, name))
     branch = _choose(branches, weights, name)
@@ -89,31 +88,36 @@ def find_backbone(tree: Any, weights: str | None, name: str) -> BackboneTensors:
     own, dropped, unknown = _sort_keys(branch)
     if unknown:
         raise CheckpointError(
-            f"{name}: keys that are neither of the backbone nor of a known head ({len(unknown)}):\n"
-            f"{some_of(unknown)}"
+            f"{name}: keys that belong neither to the backbone nor to a known head "
+            f"({len(unknown)}):\n{some_of(unknown)}"
         )
-    original_keys = frozenset(own)
-    kept = {key: value for key, value in own.items() if not _is_other(key)}
-    dropped.update(_head_name(key) for key in own if _is_other(key))
+    kept = {key: value for key, value in own.items() if not _head_of(key)}
+    dropped.update(head for key in own if (head := _head_of(key)))
     return BackboneTensors(
-        rename(kept), branch, others, dict(sorted(dropped.items())), original_keys
+        rename(kept), branch, others, dict(sorted(dropped.items())), frozenset(own)
     )
 
 
-def _branches(tree: Any, path: tuple[str, ...]) -> Iterator[Branch]:
+def _tensors(
+    tree: Any, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str, Mapping[Any, Any]]]:
+    """(path of its dictionary, key, dictionary) of each tensor in the tree."""
     if not isinstance(tree, Mapping):
         return
     for key, value in tree.items():
-        if not isinstance(key, str):
-            continue
         if isinstance(value, Mapping):
-            yield from _branches(value, (*path, key))
+            yield from _tensors(value, (*path, str(key)))
         elif isinstance(value, torch.Tensor):
-            for anchor in ANCHORS:
-                if key == anchor or key.endswith("." + anchor):
-                    branch = Branch(path, key.removesuffix(anchor), tree)
-                    if PREFIX_WORDS.issuperset(branch.words):
-                        yield branch
+            yield path, str(key), tree
+
+
+def _branches(tree: Any) -> Iterator[Branch]:
+    for path, key, state in _tensors(tree):
+        for anchor in ANCHORS:
+            if key == anchor or key.endswith("." + anchor):
+                branch = Branch(path, key.removesuffix(anchor), state)
+                if PREFIX_WORDS.issuperset(branch.words):
+                    yield branch
 
 
 def _choose(branches: list[Branch], weights: str | None, name: str) -> Branch:
@@ -124,8 +128,8 @@ def _choose(branches: list[Branch], weights: str | None, name: str) -> Branch:
                 f"{name} has no {weights}; it contains: {', '.join(str(b) for b in branches)}"
             )
         branches = fitting
-    best = min(b.rank for b in branches)
-    first = [b for b in branches if b.rank == best]
+    lowest = min(b.rank for b in branches)
+    first = [b for b in branches if b.rank == lowest]
     if len(first) > 1:
         raise CheckpointError(
             f"{name} contains several models: {', '.join(map(str, first))}.\n"
@@ -135,7 +139,7 @@ def _choose(branches: list[Branch], weights: str | None, name: str) -> Branch:
 
 
 def _sort_keys(branch: Branch) -> tuple[dict[str, torch.Tensor], Counter[str], list[str]]:
-    """The branch's own keys without prefix, a count of known others, and the unknown ones."""
+    """The branch's own tensors without prefix, a count of known others, and unknown keys."""
     own: dict[str, torch.Tensor] = {}
     dropped: Counter[str] = Counter()
     unknown: list[str] = []
@@ -147,55 +151,36 @@ def _sort_keys(branch: Branch) -> tuple[dict[str, torch.Tensor], Counter[str], l
             continue
         words = key.split(".")
         leading = [w for w in words[:-1] if w in PREFIX_WORDS]
+        start = next((i for i, w in enumerate(words) if w not in PREFIX_WORDS), len(words) - 1)
         if any(w in TEACHER_WORDS | STUDENT_WORDS and w not in branch.words for w in leading):
             dropped["other branch"] += 1
-        elif _is_other(".".join(_without_prefix(words))):
-            dropped[_head_name(".".join(_without_prefix(words)))] += 1
+        elif head := _head_of(".".join(words[start:])):
+            dropped[head] += 1
         else:
             unknown.append(key)
     return own, dropped, unknown
 
 
-def _without_prefix(words: list[str]) -> list[str]:
-    start = next((i for i, w in enumerate(words) if w not in PREFIX_WORDS), len(words) - 1)
-    return words[start:]
-
-
-def _is_other(key: str) -> bool:
-    first = key.split(".")[0]
-    return (
-        first in HEAD_WORDS
-        or first in UNUSED_WORDS
-        or first.startswith("decoder_")
-        or (key == "embeddings.mask_token")
-    )
-
-
-def _head_name(key: str) -> str:
+def _head_of(key: str) -> str | None:
+    """What a tensor belongs to, if features do not need it."""
     first = key.split(".")[0]
     if key == "embeddings.mask_token":
         return "mask_token"
-    return "decoder" if first.startswith("decoder_") else first
+    if first.startswith("decoder_"):
+        return "decoder"
+    return first if first in HEAD_WORDS else None
 
 
 def _nothing_found(tree: Any, name: str) -> str:
     if not isinstance(tree, Mapping):
         return f"{name} contains a {type(tree).__name__}, not a dictionary of weights."
-    keys = sorted(_tensor_keys(tree, ""))
+    keys = sorted(".".join([*path, key]) for path, key, _ in _tensors(tree))
     if not keys:
         return f"{name} contains no tensors (top level: {some_of(map(str, tree))})."
     return (
         f"{name}: no vision transformer found among its {len(keys)} tensors (none is named\n"
         f"patch_embed.proj.weight after a known prefix). It contains: {some_of(keys)}"
     )
-
-
-def _tensor_keys(tree: Mapping[Any, Any], prefix: str) -> Iterator[str]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _tensor_keys(value, f"{prefix}{key}.")
-        elif isinstance(value, torch.Tensor):
-            yield f"{prefix}{key}"
 
 
 # --- names -----------------------------------------------------------------------------------

@@ -30,16 +30,17 @@ class Shape:
 def canonical(state: State, grid_hw: tuple[int, int] | None, name: str) -> tuple[State, Shape]:
     shape = _read_shape(state, grid_hw, name)
     state = _fold_positions(state, shape, name)
-    wanted = expected_shapes(shape, qkv_bias=any(k.endswith("attn.qkv.bias") for k in state))
+    wanted = _expected_shapes(shape, qkv_bias=any(k.endswith("attn.qkv.bias") for k in state))
     _match(state, wanted, name)
     plain = {key: state[key].detach().float().contiguous().clone() for key in wanted}
-    refuse_non_finite(plain, name)
+    _refuse_non_finite(plain, name)
     return plain, shape
 
 
-def expected_shapes(shape: Shape, qkv_bias: bool = True) -> dict[str, tuple[int, ...]]:
+def _expected_shapes(shape: Shape, qkv_bias: bool = True) -> dict[str, tuple[int, ...]]:
     """Every tensor of the backbone, in the order data flows through them."""
     d, hidden = shape.width, shape.mlp_width
+    inner = hidden // 2 if shape.gated_mlp else hidden
     wanted: dict[str, tuple[int, ...]] = {
         "cls_token": (1, 1, d),
         "pos_embed": (1, shape.grid_hw[0] * shape.grid_hw[1], d),
@@ -48,23 +49,16 @@ def expected_shapes(shape: Shape, qkv_bias: bool = True) -> dict[str, tuple[int,
     }
     if shape.registers:
         wanted["reg_token"] = (1, shape.registers, d)
-    inner = hidden // 2 if shape.gated_mlp else hidden
     block: dict[str, tuple[int, ...]] = {
-        "norm1.weight": (d,),
-        "norm1.bias": (d,),
-        "attn.qkv.weight": (3 * d, d),
-        "attn.qkv.bias": (3 * d,),
-        "attn.proj.weight": (d, d),
-        "attn.proj.bias": (d,),
+        "norm1.weight": (d,), "norm1.bias": (d,),
+        "attn.qkv.weight": (3 * d, d), "attn.qkv.bias": (3 * d,),
+        "attn.proj.weight": (d, d), "attn.proj.bias": (d,),
         "ls1.gamma": (d,),
-        "norm2.weight": (d,),
-        "norm2.bias": (d,),
-        "mlp.fc1.weight": (hidden, d),
-        "mlp.fc1.bias": (hidden,),
-        "mlp.fc2.weight": (d, inner),
-        "mlp.fc2.bias": (d,),
+        "norm2.weight": (d,), "norm2.bias": (d,),
+        "mlp.fc1.weight": (hidden, d), "mlp.fc1.bias": (hidden,),
+        "mlp.fc2.weight": (d, inner), "mlp.fc2.bias": (d,),
         "ls2.gamma": (d,),
-    }
+    }  # fmt: skip
     if not shape.layer_scale:
         del block["ls1.gamma"], block["ls2.gamma"]
     if not qkv_bias:
@@ -158,15 +152,14 @@ def _match(state: State, wanted: dict[str, tuple[int, ...]], name: str) -> None:
         raise CheckpointError(f"{name}: tensors of a wrong shape:\n{some_of(wrong, 3)}")
 
 
-def refuse_non_finite(state: State, name: str) -> None:
+def _refuse_non_finite(state: State, name: str) -> None:
     for key, value in state.items():
         if not torch.isfinite(value).all():
             kind = "NaN" if torch.isnan(value).any() else "Inf"
-            block = re.match(r"blocks\.(\d+)\.", key)
-            where = (
-                f"block {block[1]}" if block else "the embedding" if "norm" not in key else "norm"
-            )
+            where = "the norm" if key.startswith("norm") else "the embedding"
+            if block := re.match(r"blocks\.(\d+)\.", key):
+                where = f"block {block[1]}"
             raise NumbersError(
-                f"{name}: {kind} in the weights, first in {where} ({key}). The training diverged,\n"
+                f"{name}: {kind} in the weights, first in {where} ({key}). Training diverged,\n"
                 "or the file is damaged."
             )

@@ -27,56 +27,43 @@ OUTPUT = "Output"
 PANELS = (WHAT, RECORDS, CHECK, PROTOCOL, CHECKPOINT, DATA, FEATURES, OUTPUT)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Option:
     """How one setting is written and shown."""
 
     help: str
-    parse: Parse
-    panel: str
-    metavar: str
-    flags: tuple[str, ...]  # on the command line; empty: derived from the name
-    several: bool  # may be repeated on the command line
-    switch: bool  # --x and --no-x instead of a value
-    argument: bool  # positional on the command line
-    hidden: bool  # not on the command line
-    moves: bool  # can change the number, so it belongs to the call in a record
-    default_text: str | None  # in --help, instead of the default itself
-    env: str | None
+    parse: Parse = switch
+    panel: str = PROTOCOL
+    metavar: str = "TEXT"
+    flags: tuple[str, ...] = ()  # on the command line; empty: derived from the name
+    several: bool = False  # may be repeated on the command line
+    argument: bool = False  # positional on the command line
+    hidden: bool = False  # not on the command line
+    moves: bool = True  # can change the number, so it belongs to the call in a record
+    default_text: str | None = None  # in --help, instead of the default itself
+    env: str | None = None
+
+    @property
+    def switch(self) -> bool:
+        """--x and --no-x instead of a value."""
+        return self.parse is switch
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Those that its value is one of, or can be."""
+        """Values that the shell completes."""
         return getattr(self.parse, "words", ())
 
 
-def setting(
-    default: Any = MISSING,
-    *,
-    help: str,
-    parse: Parse | None = None,
-    panel: str = PROTOCOL,
-    metavar: str = "TEXT",
-    flags: Sequence[str] = (),
-    several: bool = False,
-    argument: bool = False,
-    hidden: bool = False,
-    moves: bool = True,
-    default_text: str | None = None,
-    env: str | None = None,
-) -> Any:
-    """A field of a group of settings. Without a `parse`, it is a switch: true or false."""
-    option = Option(
-        help, parse or switch, panel, metavar, tuple(flags), several, parse is None, argument,
-        hidden, moves, default_text, env,
-    )  # fmt: skip
+def setting(default: Any = MISSING, **option_fields: Any) -> Any:
+    """A field of a group of settings, described by an `Option`. Without `parse`, it is a switch."""
+    option = Option(**option_fields)
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=default.copy, metadata={"option": option})
     return dataclasses.field(default=default, metadata={"option": option})
 
 
 def same_as(group: "type[Settings]", name: str, default: Any, **changes: Any) -> Any:
-    """A setting of another group, with another default. changes: of its `Option`."""
+    """A setting of another group with its own default. changes: fields of its `Option`."""
     option = dataclasses.replace(group.options()[name], **changes)
     return dataclasses.field(default=default, metadata={"option": option})
 
@@ -92,7 +79,7 @@ class Settings:
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """Of the settings that have one."""
+        """By name, for the settings that have one."""
         found = {}
         for one in _fields(cls):
             if one.default is not MISSING:
@@ -103,7 +90,7 @@ class Settings:
 
     @classmethod
     def make(cls, given: Mapping[str, Any]) -> Self:
-        """Parsed and checked; None stands for the default."""
+        """Parsed and checked; None means the default."""
         values, problems = cls.parse(given)
         for error in problems.values():
             raise error
@@ -114,7 +101,7 @@ class Settings:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, SkipbenchError]]:
-        """The values that are right, and what is wrong with the others, by name."""
+        """The valid values, and the errors of the others, by name."""
         values: dict[str, Any] = {}
         problems: dict[str, SkipbenchError] = {}
         known = cls.options()
@@ -136,10 +123,10 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """What cannot go together: an error that names the options."""
+        """Raises for settings that cannot be combined."""
 
     def ensure_files(self) -> None:
-        """Missing files and folders that cannot be written, found before anything is loaded."""
+        """Raises for missing or unwritable files and folders, before anything is loaded."""
 
     def changed(self) -> dict[str, Any]:
         """Settings that are not at their default."""
@@ -148,7 +135,7 @@ class Settings:
         return {k: v for k, v in values.items() if k not in usual or v != usual[k]}
 
     def call(self) -> dict[str, Any]:
-        """For the record: what to ask for to get the same number again, from any folder."""
+        """For the record: the settings that give the same number again, from any folder."""
         options = self.options()
         return {name: plain(v) for name, v in self.changed().items() if options[name].moves}
 
@@ -176,7 +163,7 @@ def shown(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it; folders as absolute paths."""
+    """As JSON has it."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):

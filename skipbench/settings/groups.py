@@ -1,4 +1,4 @@
-"""Groups of settings that mean the same in every command. An evaluation inherits what it needs."""
+"""Settings shared by several commands, in groups. An evaluation inherits those that it needs."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,7 +68,7 @@ class ReadingSettings(Settings):
     )  # fmt: skip
 
     def reading(self) -> "Reading":
-        """What `pipeline.inspect` takes."""
+        """The keyword arguments of `pipeline.inspect`."""
         from skipbench.checkpoints import Expected
 
         known = self.expected if self.heads is None else {**self.expected, "heads": self.heads}
@@ -85,7 +85,7 @@ class CheckpointSettings(ReadingSettings):
     ckpt: str = setting(help=WEIGHTS, parse=parsers.text, panel=WHAT, metavar="PATH")
 
     def checkpoints(self) -> "list[tuple[str, Reading]]":
-        """Each with how it is read."""
+        """Each checkpoint with how it is read."""
         return [(self.ckpt, self.reading())]
 
     def call(self) -> dict[str, Any]:
@@ -93,7 +93,6 @@ class CheckpointSettings(ReadingSettings):
         return {**call, "ckpt": absolute_checkpoint(self.ckpt)} if "ckpt" in call else call
 
     def ensure_files(self) -> None:
-        """What can be found out before anything heavy is loaded."""
         ensure_checkpoint(self.ckpt)
         super().ensure_files()
 
@@ -132,7 +131,7 @@ class DataSettings(Settings):
             )
 
     def of_data(self) -> dict[str, Any]:
-        """What every split is opened with."""
+        """The keyword arguments with which every split is opened."""
         return {
             "root": self.data_root, "limit": self.limit, "sample": self.sample,
             "seed": self.subset_seed, "skip_bad": self.skip_bad,
@@ -221,7 +220,7 @@ class OutputSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordSettings(OutputSettings):
-    """Where records go, and when they are made again."""
+    """Where records go, and whether existing ones are recomputed."""
 
     force: bool = setting(
         False, help="Recompute even if a record exists.", panel=OUTPUT, moves=False
@@ -234,7 +233,7 @@ class RecordSettings(OutputSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSettings(CheckpointSettings, DataSettings, StoredFeatureSettings, RecordSettings):
-    """Of an evaluation of one data set on stored patch tokens: what `FeatureRun` needs."""
+    """For evaluations of one data set on stored patch tokens: what `FeatureRun` needs."""
 
     positional: ClassVar[tuple[str, ...]] = ("ckpt", "dataset")
 

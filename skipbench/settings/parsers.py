@@ -1,4 +1,4 @@
-"""Text, a TOML value or a Python value in; the value that is used out, or `InvalidError`."""
+"""Text, a TOML value or a Python value → the value that is used, or `InvalidError`."""
 
 import dataclasses
 import re
@@ -13,11 +13,11 @@ Parse = Callable[[Any], Any]
 
 
 class InvalidError(ValueError):
-    """What was expected instead; `Settings.parse` puts the option and the value in front."""
+    """What was expected instead; `Settings.parse` prepends the option and the value."""
 
 
 def offers(*words: str) -> Callable[[Parse], Parse]:
-    """The words that the shell completes."""
+    """Adds the words that the shell completes."""
 
     def mark(parse: Parse) -> Parse:
         parse.words = words  # type: ignore[attr-defined]
@@ -33,9 +33,8 @@ def switch(value: Any) -> bool:
 
 
 def integer(least: int = 0, most: int | None = None, word: str = "") -> Parse:
-    """word: accepted as it is, such as "auto" or "all"."""
-    bounds = f"of at least {least}" if most is None else f"from {least} to {most:,}"
-    expected = f"expected {f'{word} or ' if word else ''}an integer {bounds}"
+    """word: accepted unchanged, such as "auto" or "all"."""
+    expected = f"expected {f'{word} or ' if word else ''}an integer {_bounds(least, most)}"
 
     @offers(*filter(None, [word]))
     def parse(value: Any) -> int | str:
@@ -47,6 +46,10 @@ def integer(least: int = 0, most: int | None = None, word: str = "") -> Parse:
         return number
 
     return parse
+
+
+def _bounds(least: int, most: int | None) -> str:
+    return f"of at least {least}" if most is None else f"from {least} to {most:,}"
 
 
 def number(low: float, high: float) -> Parse:
@@ -87,7 +90,7 @@ def _hint(word: str, known: Iterable[str]) -> str:
 
 
 def distinct(values: Iterable[Any]) -> tuple[Any, ...]:
-    """As they are: a value that is there twice is taken for a mistake."""
+    """Unchanged; a repeated value is taken for a mistake."""
     found = tuple(values)
     for place, value in enumerate(found):
         if value in found[:place]:
@@ -113,13 +116,13 @@ def text(value: Any) -> str:
 
 
 def several(value: Any) -> tuple[Any, ...]:
-    """One or several, as they are."""
+    """One or several, unchanged."""
     one = isinstance(value, str | bytes | Path | Mapping) or not isinstance(value, Iterable)
     return (value,) if one else tuple(value)
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """One or several; as they are: a name may have a comma in it."""
+    """One or several, not split: a name may contain a comma."""
     return tuple(map(text, several(value)))
 
 
@@ -136,7 +139,6 @@ def listed(value: Any) -> list[str]:
 def integers(least: int, most: int | None = None, example: str = "0,1,2") -> Parse:
     """One or several, in the order given."""
     one = integer(least, most)
-    bounds = f"of at least {least}" if most is None else f"from {least} to {most:,}"
 
     def parse(value: Any) -> tuple[int, ...]:
         try:
@@ -144,7 +146,7 @@ def integers(least: int, most: int | None = None, example: str = "0,1,2") -> Par
         except InvalidError:
             found = ()
         if not found:
-            raise InvalidError(f"expected integers {bounds}, such as {example}")
+            raise InvalidError(f"expected integers {_bounds(least, most)}, such as {example}")
         return distinct(found)
 
     return parse
@@ -191,7 +193,7 @@ def layer_set(value: Any) -> str:
 
 @offers(*NAMED)
 def layer_sets(value: Any) -> tuple[str, ...]:
-    """Several, each with records of its own."""
+    """One or several; each gets its own records."""
     found = distinct(map(layer_set, several(value)))
     if not found:
         raise InvalidError("expected at least one set of layers")
@@ -202,12 +204,9 @@ def byte_count(value: Any) -> int:
     from skipbench.files import parse_bytes
 
     try:
-        count = parse_bytes(str(value))
-    except (UsageError, OverflowError):
-        count = -1
-    if count < 0:
-        raise InvalidError("expected an amount of space such as 50GB")
-    return count
+        return parse_bytes(str(value))
+    except UsageError:
+        raise InvalidError("expected an amount of space such as 50GB") from None
 
 
 @offers("auto", "cpu", "cuda", "mps")
@@ -223,11 +222,12 @@ def facts(known: Mapping[str, type], example: str) -> Parse:
     def parse(value: Any) -> dict[str, Any]:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             value = {k: v for k, v in vars(value).items() if v is not None}
-        mapping = isinstance(value, Mapping)
-        pairs = value.items() if mapping else [_pair(one) for one in several(value)]
-        named = [(str(name).strip(), fact) for name, fact in pairs]
-        distinct(name for name, _ in named)
-        return {name: one(name, fact) for name, fact in named}
+        if isinstance(value, Mapping):
+            pairs = list(value.items())
+        else:
+            pairs = [str(one).partition("=")[::2] for one in several(value)]
+        names = distinct(str(name).strip() for name, _ in pairs)
+        return {name: one(name, fact) for name, (_, fact) in zip(names, pairs, strict=True)}
 
     def one(name: str, value: Any) -> Any:
         if name not in known or not str(value).strip():
@@ -240,11 +240,6 @@ def facts(known: Mapping[str, type], example: str) -> Parse:
         return count
 
     return parse
-
-
-def _pair(text: Any) -> tuple[str, str]:
-    name, _, value = str(text).partition("=")
-    return name, value
 
 
 def _integer(value: Any) -> int | None:

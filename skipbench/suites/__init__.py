@@ -1,11 +1,9 @@
 """`skipbench run suite.toml`: checkpoints × evaluations × data sets, as data.
 
-read.py              TOML → checked entries; problems.py: all mistakes at once, each with its path
-checkpoint_files.py  the weights files: found, checked against their hashes, opened
-plan.py              the cells, in the order they are run; data sets are opened
-execute.py           runs the cells: finished ones are skipped, failures are recorded
-ledger.py            which cells are done, and which have failed
-forecast.py          estimates time and disk
+read.py      TOML → checked entries; problems.py: all mistakes at once, each with its path
+plan.py      the cells, in the order they are run; data sets are opened; which cells are done
+execute.py   runs the cells: finished ones are skipped, failures are recorded
+forecast.py  estimates time and disk
 """
 
 from skipbench.suites.execute import Outcome, carry_out, exit_code, run

@@ -1,23 +1,33 @@
 """Runs a suite: finished cells are skipped, failures are recorded, and the rest continues."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from skipbench.engine.progress import Begin, overall
-from skipbench.errors import SkipbenchError, UsageError
+from skipbench.engine.progress import overall
+from skipbench.errors import CheckpointError, SkipbenchError, UsageError
 from skipbench.files import cache_folder, ensure_writable
 from skipbench.records import FeatureSpec, Result
-from skipbench.suites.checkpoint_files import Opened, check_hashes, open_entry
-from skipbench.suites.ledger import Ledger, error_facts, exit_code_of
-from skipbench.suites.plan import Cell, Plan, make_plan, settings_of
+from skipbench.settings.groups import ReadingSettings
+from skipbench.suites.plan import (
+    Cell,
+    Ledger,
+    Plan,
+    error_facts,
+    exit_code_of,
+    make_plan,
+    settings_of,
+)
+from skipbench.suites.problems import Problems
+from skipbench.suites.read import CheckpointEntry
 
 if TYPE_CHECKING:
     from skipbench.evaluations.run import Need, Run
+    from skipbench.pipeline import Inspection
     from skipbench.suites.forecast import Forecast
 
 log = logging.getLogger("skipbench")
@@ -93,51 +103,55 @@ def run(
 def carry_out(plan: Plan) -> list[Outcome]:
     ensure_writable(plan.places.out)
     ensure_writable(cache_folder(plan.places.cache) / "features")
-    return _Work(plan).run()
+    return Execution(plan).run()
 
 
-class _Work:
+class Execution:
+    """Goes through the cells of a plan; each checkpoint is opened once for all of its cells."""
+
     def __init__(self, plan: Plan) -> None:
         self.plan, self.ledger = plan, Ledger(plan)
-        self.outcomes: dict[Cell, Outcome] = {}
-        self.begin: Begin = lambda done, label: None
-        self.current: Cell | None = None
-        self.names: dict[str, str] = {}  # of checkpoints that were opened, by what they are
+        self.outcomes: dict[Cell, Any] = {}
+        self.announced: Cell | None = None
+        self.names: dict[str, str] = {}  # of opened checkpoints, by the facts that tell them apart
 
-    def run(self) -> list[Outcome]:
-        for cell in self.plan.cells:
+    def run(self) -> list[Any]:
+        cells = self.plan.cells
+        for cell in cells:
             if results := self.ledger.find(cell):
-                self._first_name(results[0].checkpoint, cell.checkpoint.name)
-                self._end(Outcome(cell, "done before", tuple(results)))
-        before, cells = len(self.outcomes), self.plan.cells
-        if before:
-            log.info("%d of %d cells: done before; --force recomputes them", before, len(cells))
+                self.done_before(cell, results)
+        if done := len(self.outcomes):
+            log.info("%d of %d cells: done before; --force recomputes them", done, len(cells))
         todo = [cell for cell in cells if cell not in self.outcomes]
-        check_hashes(self.plan.suite.path, [cell.checkpoint for cell in todo])
+        _check_hashes(self.plan.suite.path, [cell.checkpoint for cell in todo])
         if todo:
             with overall(len(cells), "cell") as self.begin:
-                for _, group in groupby(todo, lambda cell: cell.checkpoint):
-                    self._checkpoint(list(group))
+                for entry, group in groupby(todo, lambda cell: cell.checkpoint):
+                    self._checkpoint(entry, list(group))
         return [self.outcomes[cell] for cell in cells]
 
-    def _begin(self, cell: Cell) -> None:
-        """Announced once, however much comes before its own work."""
-        if cell is not self.current:
-            self.current = cell
+    def done_before(self, cell: Cell, results: list[Result]) -> None:
+        self._first_name(results[0].checkpoint, cell.checkpoint.name)
+        self._end(Outcome(cell, "done before", tuple(results)))
+
+    def announce(self, cell: Cell) -> None:
+        """Once for each cell, however much precedes its own work."""
+        if cell is not self.announced:
+            self.announced = cell
             self.begin(len(self.outcomes), cell.title)
 
-    def _checkpoint(self, cells: list[Cell]) -> None:
-        """Read once; if that fails, all its cells have failed."""
-        self._begin(cells[0])
-        with self._failing(cells, cells[0].checkpoint.name):
-            opened = open_entry(cells[0].checkpoint, self.plan.places.device)
-            self._refuse_duplicate(opened, cells[0].checkpoint.name)
+    def _checkpoint(self, entry: CheckpointEntry, cells: list[Cell]) -> None:
+        """If it cannot be opened, all its cells have failed."""
+        self.announce(cells[0])
+        with self.failing(cells, entry.name):
+            inspection = _open_checkpoint(entry, self.plan.places.device)
+            self.refuse_duplicate(inspection, entry.name)
             for _, group in groupby(cells, lambda cell: cell.dataset):
-                self._dataset(opened, list(group))
+                self.dataset(inspection, list(group))
 
-    def _refuse_duplicate(self, opened: Opened, name: str) -> None:
+    def refuse_duplicate(self, inspection: "Inspection", name: str) -> None:
         """Two names for one model would overwrite each other's records."""
-        choice, facts = opened.inspection.choice, opened.inspection.model.facts
+        choice, facts = inspection.choice, inspection.model.facts
         first = self._first_name({**vars(facts), "residual": choice and choice.residual}, name)
         if first != name:
             raise UsageError(f"the same weights as {first}, whose records they would overwrite")
@@ -146,30 +160,41 @@ class _Work:
         words = ("sha256", "weights", "residual", "position_rule")
         return self.names.setdefault(str([facts.get(word) for word in words]), name)
 
-    def _dataset(self, opened: Opened, cells: list[Cell]) -> None:
+    def dataset(self, inspection: "Inspection", cells: list[Cell]) -> None:
         """One pass over the images for all evaluations, then each of them runs."""
-        self._begin(cells[0])
+        self.announce(cells[0])
         runs: dict[Cell, Run] = {}
         for cell in cells:
-            with self._failing([cell], cell.title):
-                runs[cell] = open_cell(self.plan, cell, opened)
-        self._share(runs)
+            with self.failing([cell], cell.title):
+                runs[cell] = self.open_run(cell, inspection)
+        self._share_features(runs)
         for cell in [cell for cell in runs if cell not in self.outcomes]:
-            self._begin(cell)
-            with self._failing([cell], cell.title):
-                self._do(cell, runs.pop(cell))
+            self.announce(cell)
+            with self.failing([cell], cell.title):
+                self._carry_out(cell, runs.pop(cell))
 
-    def _share(self, runs: "dict[Cell, Run]") -> None:
+    def open_run(self, cell: Cell, inspection: "Inspection") -> "Run":
+        from skipbench.pipeline import open_run
+
+        settings = settings_of(self.plan.places, cell)
+        return open_run(cell.kind, settings, self.plan.data_of(cell), [inspection])
+
+    def _share_features(self, runs: "dict[Cell, Run]") -> None:
         """Features of which several evaluations need different blocks or tensors, in one pass."""
         needs = [(need, cell) for cell, run in runs.items() for need in run.needs()]
-        whose = {id(need): cell for need, cell in needs}
-        for one in passes([need for need, _ in needs]) if len(runs) > 1 else []:
-            cells = [whose[id(need)] for need in one.needs]
-            if one.is_shared and not any(cell in self.outcomes for cell in cells):
-                with self._failing(cells, f"{cells[0].checkpoint.name} on {cells[0].data_name}"):
-                    one.compute()
+        cell_of = {id(need): cell for need, cell in needs}
+        for group, spec in passes([need for need, _ in needs]) if len(runs) > 1 else []:
+            cells = [cell_of[id(need)] for need in group]
+            if all(set(need.spec.columns) == set(spec.columns) for need in group):
+                continue  # the first evaluation computes what all of them need
+            if not any(cell in self.outcomes for cell in cells):
+                with self.failing(cells, f"{cells[0].checkpoint.name} on {cells[0].data_name}"):
+                    first = group[0]
+                    first.check()
+                    label = f"features of {first.what} for {len(group)} evaluations"
+                    first.source.features(first.backbone, first.pictures, spec, label).close()
 
-    def _do(self, cell: Cell, run: "Run") -> None:
+    def _carry_out(self, cell: Cell, run: "Run") -> None:
         from skipbench.pipeline import carry_out
 
         state: Literal["done", "done before"] = "done" if run.missing() else "done before"
@@ -178,66 +203,40 @@ class _Work:
         self._end(Outcome(cell, state, tuple(results)))
 
     def _end(self, outcome: Outcome) -> None:
-        self.ledger.forgive(outcome.cell)
+        self.ledger.clear_failure(outcome.cell)
         self.outcomes[outcome.cell] = outcome
 
     @contextmanager
-    def _failing(self, cells: Sequence[Cell], whose: str) -> Iterator[None]:
-        """An error in here fails those of the cells that have not ended."""
+    def failing(self, cells: Sequence[Cell], label: str) -> Iterator[None]:
+        """An error inside fails those of the cells that have no outcome yet."""
         try:
             yield
         except Exception as error:
-            bug = "" if isinstance(error, SkipbenchError) else f"a bug: {type(error).__name__}: "
-            log.error("%s failed: %s%s", whose, bug, error)
-            log.debug("%s", whose, exc_info=True)
-            for cell in cells:
-                if cell not in self.outcomes:
-                    self.ledger.fail(cell, error)
-                    self.outcomes[cell] = Outcome(cell, "failed", error=error)
+            pending = [cell for cell in cells if cell not in self.outcomes]
+            if not pending:
+                raise
+            self.failed(pending, label, error)
             # Its frames hold a model and features: the next cells need their memory.
             error.__traceback__ = error.__context__ = error.__cause__ = None
 
-
-def open_cell(plan: Plan, cell: Cell, opened: Opened) -> "Run":
-    from skipbench.pipeline import open_run
-
-    settings = settings_of(plan.places, cell, opened.reading)
-    return open_run(cell.kind, settings, plan.data_of(cell), [opened.inspection])
-
-
-# -- one pass over the images for all evaluations that need features of the same images
+    def failed(self, cells: list[Cell], label: str, error: Exception) -> None:
+        bug = "" if isinstance(error, SkipbenchError) else f"a bug: {type(error).__name__}: "
+        log.error("%s failed: %s%s", label, bug, error)
+        log.debug("%s", label, exc_info=True)
+        for cell in cells:
+            self.ledger.note_failure(cell, error)
+            self.outcomes[cell] = Outcome(cell, "failed", error=error)
 
 
-@dataclass(frozen=True)
-class Pass:
-    """Needs of one model on the same images at the same size, and a spec that covers them all."""
-
-    needs: "tuple[Need, ...]"
-    spec: FeatureSpec
-
-    @property
-    def is_shared(self) -> bool:
-        """Otherwise the first evaluation computes what all of them need."""
-        return any(set(need.spec.columns) != set(self.spec.columns) for need in self.needs)
-
-    def compute(self) -> None:
-        """Afterwards each evaluation finds its features in the cache."""
-        first = self.needs[0]
-        first.check()
-        label = f"features of {first.what} for {len(self.needs)} evaluations"
-        first.source.features(first.backbone, first.pictures, self.spec, label).close()
-
-
-def passes(needs: "Sequence[Need]") -> list[Pass]:
+def passes(needs: "Sequence[Need]") -> "list[tuple[list[Need], FeatureSpec]]":
+    """Needs of one model on the same images at the same size, with a spec that covers them all."""
     from skipbench.features.store import describe, key_of
 
     groups: dict[str, list[Need]] = {}
     for need in needs:
         key = key_of(describe(need.backbone, need.pictures, need.spec))
         groups.setdefault(key, []).append(need)
-    return [
-        Pass(tuple(group), _for_all([need.spec for need in group])) for group in groups.values()
-    ]
+    return [(group, _for_all([need.spec for need in group])) for group in groups.values()]
 
 
 def _for_all(specs: Sequence[FeatureSpec]) -> FeatureSpec:
@@ -247,3 +246,44 @@ def _for_all(specs: Sequence[FeatureSpec]) -> FeatureSpec:
         blocks=tuple(sorted({block for spec in specs for block in spec.blocks})),
         tensors=tuple(dict.fromkeys(tensor for spec in specs for tensor in spec.tensors)),
     )
+
+
+# -- checkpoints
+
+
+def _check_hashes(suite: Path, entries: Iterable[CheckpointEntry]) -> None:
+    """Before anything runs, so that a wrong file is not found hours later."""
+    from skipbench.checkpoints.files import sha256_of
+
+    problems = Problems(suite)
+    for entry in dict.fromkeys(entries):
+        if entry.sha256 and Path(entry.path).is_file():
+            try:
+                _compare_hash(entry, sha256_of(Path(entry.path)))
+            except CheckpointError as error:
+                problems.add(f"{entry.table}.sha256", error)
+    problems.raise_if_any()
+
+
+def _compare_hash(entry: CheckpointEntry, sha256: str) -> None:
+    if entry.sha256 and not sha256.startswith(entry.sha256):
+        raise CheckpointError(
+            f"{entry.path}: not the expected file\nsha256 {sha256}\nexpected {entry.sha256}"
+        )
+
+
+def _open_checkpoint(entry: CheckpointEntry, device: str) -> "Inspection":
+    from skipbench.pipeline import inspect, labelled
+
+    reading = ReadingSettings.make({**entry.reading(), "device": device}).reading()
+    inspection = inspect(entry.path, **reading)
+    model = inspection.model
+    _compare_hash(entry, model.facts.sha256)
+    stated, named = model.facts.epoch, entry.name_epoch
+    if named is None:
+        return inspection
+    if stated is None:
+        return replace(inspection, model=labelled(model, {"epoch": named}))
+    if abs(stated - named) > 1:  # DINO's numbers differ by one
+        log.warning("%s says epoch %s, its name %s: using the file's", entry.name, stated, named)
+    return inspection

@@ -1,29 +1,27 @@
 """`skipbench run --dry-run`: the matrix with estimated time and disk. Nothing is written."""
 
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
-from skipbench.engine.progress import overall
-from skipbench.suites.checkpoint_files import Opened, check_hashes, open_entry
-from skipbench.suites.execute import open_cell, passes
-from skipbench.suites.ledger import Ledger, error_facts
-from skipbench.suites.plan import Cell, Plan
+from skipbench.records import Result
+from skipbench.suites.execute import Execution, passes
+from skipbench.suites.plan import Cell, Plan, error_facts
 
 if TYPE_CHECKING:
     from skipbench.evaluations.estimate import Estimate
     from skipbench.evaluations.run import Need, Run
+    from skipbench.pipeline import Inspection
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a cell would take. Images that several cells need count towards the first of them."""
+    """The cost of a cell. Images that several cells need count towards the first of them."""
 
     cell: Cell
     state: Literal["done before", "to do", "failed"]
     records: int = 0
     missing: int = 0  # of the records
-    images: int = 0  # not through the backbone yet
+    images: int = 0  # still to pass through the backbone
     seconds: float = 0.0
     disk_bytes: int = 0
     memory_bytes: int = 0
@@ -38,103 +36,95 @@ class Forecast:
 
 
 def forecast(plan: Plan) -> list[Forecast]:
-    return _Dry(plan).run()
+    return _DryRun(plan).run()
 
 
-class _Dry:
+class _DryRun(Execution):
+    """A short trial of every cell instead of its work."""
+
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.found: dict[Cell, Forecast] = {}
+        super().__init__(plan)
         self.measured: dict[tuple[Any, ...], _Rates] = {}  # by shape of model and evaluation
 
-    def run(self) -> list[Forecast]:
-        ledger, cells = Ledger(self.plan), self.plan.cells
-        for cell in cells:
-            if results := ledger.find(cell):
-                self.found[cell] = Forecast(cell, "done before", len(results))
-        todo = [cell for cell in cells if cell not in self.found]
-        check_hashes(self.plan.suite.path, [cell.checkpoint for cell in todo])
-        with overall(len(cells), "cell") as begin:
-            for entry, group in groupby(todo, lambda cell: cell.checkpoint):
-                begin(len(self.found), f"trial of {entry.name}")
-                self._checkpoint(list(group))
-        return [self.found[cell] for cell in cells]
+    def done_before(self, cell: Cell, results: list[Result]) -> None:
+        self.outcomes[cell] = Forecast(cell, "done before", len(results))
 
-    def _checkpoint(self, cells: list[Cell]) -> None:
-        try:
-            opened = open_entry(cells[0].checkpoint, self.plan.places.device)
-        except Exception as error:
-            self.found |= {cell: Forecast(cell, "failed", error=error) for cell in cells}
-            return
-        for _, group in groupby(cells, lambda cell: cell.dataset):
-            self._dataset(opened, list(group))
+    def announce(self, cell: Cell) -> None:
+        self.begin(len(self.outcomes), f"trial of {cell.checkpoint.name}")
 
-    def _dataset(self, opened: Opened, cells: list[Cell]) -> None:
+    def refuse_duplicate(self, inspection: "Inspection", name: str) -> None:
+        """Nothing is written."""
+
+    def failed(self, cells: list[Cell], label: str, error: Exception) -> None:
+        self.outcomes |= {cell: Forecast(cell, "failed", error=error) for cell in cells}
+
+    def dataset(self, inspection: "Inspection", cells: list[Cell]) -> None:
         trials = []
         for cell in cells:
-            try:
-                run = open_cell(self.plan, cell, opened)
+            with self.failing([cell], cell.title):
+                run = self.open_run(cell, inspection)
                 if run.missing():
                     needs = run.needs()
-                    trials.append(_Trial(cell, run, needs, list(map(_unseen, needs))))
+                    trials.append(_Trial(cell, run, needs, list(map(_missing_images, needs))))
                     self._cell(trials[-1])
                 else:
-                    self.found[cell] = Forecast(cell, "done before", len(run.cells))
-            except Exception as error:
-                self.found[cell] = Forecast(cell, "failed", error=error)
-        self._add_passes([t for t in trials if self.found[t.cell].state == "to do"])
+                    self.outcomes[cell] = Forecast(cell, "done before", len(run.cells))
+        self._add_passes([t for t in trials if self.outcomes[t.cell].state == "to do"])
 
     def _cell(self, trial: "_Trial") -> None:
         """Without features that can be shared: they count once for all cells that need them."""
         run, rates = trial.run, self._rates(trial)
         took, missing = rates.took, len(run.missing())
-        found = Forecast(trial.cell, "to do", len(run.cells), missing, 0, missing * rates.record)
+        found = Forecast(
+            trial.cell, "to do", len(run.cells), missing, seconds=missing * rates.record,
+            memory_bytes=took.memory_bytes,
+        )  # fmt: skip
         if rates.alone:
             seconds = found.seconds + took.features_seconds
             found = replace(found, images=took.images, seconds=seconds, disk_bytes=took.disk_bytes)
-        self.found[trial.cell] = replace(found, memory_bytes=took.memory_bytes)
+        self.outcomes[trial.cell] = found
 
     def _rates(self, trial: "_Trial") -> "_Rates":
         """Measured once for models of one shape, unless all features existed then."""
-        cell, unseen = trial.cell, sum(trial.unseen)
+        cell, images = trial.cell, sum(trial.images)
         key = (_shape(trial.run.backbone), cell.evaluation.name, cell.dataset)
         known = self.measured.get(key)
-        if known is None or (unseen and not known.took.images):
+        if known is None or (images and not known.took.images):
             missing = trial.run.missing()
             took = trial.run.estimate(missing)
             columns = max((len(need.spec.columns) for need in trial.needs), default=1)
-            known = _Rates(took, len(missing), columns, took.images > unseen)
+            known = _Rates(took, len(missing), columns, took.images > images)
             self.measured[key] = known
         return known
 
     def _add_passes(self, trials: "list[_Trial]") -> None:
-        """Each counts towards the first cell that lacks some of it."""
-        whose = {
+        """Each pass counts towards the first cell that still needs images of it."""
+        trial_of = {
             id(need): trial
             for trial in trials
-            for need, unseen in zip(trial.needs, trial.unseen, strict=True)
-            if unseen and not self._rates(trial).alone
+            for need, images in zip(trial.needs, trial.images, strict=True)
+            if images and not self._rates(trial).alone
         }
-        for one in passes([n for t in trials for n in t.needs if id(n) in whose]):
-            trial = whose[id(one.needs[0])]
-            rates, was = self._rates(trial), self.found[trial.cell]
-            images = _unseen(replace(one.needs[0], spec=one.spec))
-            self.found[trial.cell] = replace(
-                was,
-                images=was.images + images,
-                seconds=was.seconds + images * rates.image,
-                disk_bytes=was.disk_bytes + round(images * len(one.spec.columns) * rates.column),
+        for group, spec in passes([n for t in trials for n in t.needs if id(n) in trial_of]):
+            trial = trial_of[id(group[0])]
+            rates, before = self._rates(trial), self.outcomes[trial.cell]
+            images = _missing_images(replace(group[0], spec=spec))
+            self.outcomes[trial.cell] = replace(
+                before,
+                images=before.images + images,
+                seconds=before.seconds + images * rates.image,
+                disk_bytes=before.disk_bytes + round(images * len(spec.columns) * rates.column),
             )
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """A cell to do. Its checksums are compared only once: that takes time."""
+    """A cell to do. What is missing is looked up only once: comparing checksums takes time."""
 
     cell: Cell
     run: "Run"
     needs: "list[Need]"
-    unseen: list[int]  # images, of each need
+    images: list[int]  # missing from the cache, for each need
 
 
 @dataclass(frozen=True)
@@ -162,7 +152,7 @@ class _Rates:
         return self.took.disk_bytes / max(self.took.images, 1) / self.columns
 
 
-def _unseen(need: "Need") -> int:
+def _missing_images(need: "Need") -> int:
     from skipbench.features.store import missing_images
 
     return missing_images(need.backbone, need.pictures, need.spec, need.source.cache)

@@ -1,17 +1,25 @@
-"""Checkpoints × data sets × evaluations: the cells of a suite, in the order they are run."""
+"""Checkpoints × data sets × evaluations: the cells of a suite, in the order they are run, and a
+ledger of those that are done and those that have failed."""
 
 import hashlib
 import json
+import logging
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skipbench import __version__
 from skipbench.errors import SkipbenchError, UsageError, did_you_mean, some_of
 from skipbench.evaluations import Evaluation, find_evaluation
-from skipbench.files import user_path
+from skipbench.files import cache_folder, read_json, user_path, write_whole
+from skipbench.record_store import find_result
+from skipbench.records import RESULT_SCHEMA, Result
 from skipbench.settings import Settings
 from skipbench.settings.parsers import InvalidError
 from skipbench.suites.problems import Problems
@@ -19,7 +27,8 @@ from skipbench.suites.read import SUITE_KEYS, CheckpointEntry, EvaluationEntry, 
 
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
-    from skipbench.pipeline import Reading
+
+log = logging.getLogger("skipbench")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +53,7 @@ class Cell:
 
     @property
     def slug(self) -> str:
-        """A file name: the same for this place in the matrix, whatever its settings."""
+        """A file name, the same whatever the settings of the evaluation."""
         words = (self.checkpoint.name, self.evaluation.name, self.dataset)
         digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]
         return re.sub(r"[^\w.]+", "-", self.title).strip("-.")[:80] + f"-{digest}"
@@ -103,11 +112,10 @@ def make_plan(
     return Plan(suite, places, cells, _open_data(suite, places, cells))
 
 
-def settings_of(places: Places, cell: Cell, reading: "Reading | None" = None) -> Settings:
-    """The settings of one cell's evaluation. reading: how its checkpoint is read."""
+def settings_of(places: Places, cell: Cell) -> Settings:
     given = {
-        **vars(places), **(reading or {}), **cell.evaluation.options, **cell.kind.fixed_in_suites,
-        **cell.kind.target([cell.checkpoint.path], cell.dataset),
+        **vars(places), **cell.checkpoint.reading(), **cell.evaluation.options,
+        **cell.kind.fixed_in_suites, **cell.kind.target([cell.checkpoint.path], cell.dataset),
     }  # fmt: skip
     known = cell.kind.settings.options()
     return cell.kind.settings.make({name: value for name, value in given.items() if name in known})
@@ -117,15 +125,15 @@ def _chosen(entries: Sequence[CheckpointEntry], only: Sequence[str]) -> list[Che
     if not only:
         return list(entries)
     for pattern in only:
-        if not any(_is_meant(entry, pattern) for entry in entries):
+        if not any(_matches(entry, pattern) for entry in entries):
             names = dict.fromkeys(name for entry in entries for name in (entry.group, entry.name))
             near = did_you_mean(pattern, names)
             known = some_of(list(names))
             raise UsageError(f"--only {pattern!r}: no such checkpoint.{near} Known: {known}")
-    return [entry for entry in entries if any(_is_meant(entry, pattern) for pattern in only)]
+    return [entry for entry in entries if any(_matches(entry, pattern) for pattern in only)]
 
 
-def _is_meant(entry: CheckpointEntry, pattern: str) -> bool:
+def _matches(entry: CheckpointEntry, pattern: str) -> bool:
     return pattern in (entry.name, entry.group) or fnmatchcase(entry.name, pattern)
 
 
@@ -143,7 +151,7 @@ def _open_data(
             opened[key] = cell.kind.open_data(settings_of(places, cell))
         except SkipbenchError as error:
             opened[key] = []
-            if str(error) not in reported:  # long: it lists where the data set was looked for
+            if str(error) not in reported:  # long: it lists where it was searched for
                 problems.add(f"{entry.table}.datasets", error)
             reported.add(str(error))
     problems.raise_if_any()
@@ -160,3 +168,111 @@ def _cells(
             for evaluation in evaluations:
                 if dataset in evaluation.datasets:
                     yield Cell(checkpoint, evaluation, dataset)
+
+
+class Ledger:
+    """Which cells are done, known without opening a checkpoint, and which have failed.
+
+        <cache>/cells/<key>.json       the records of a finished cell; the key is the hash of all
+                                       that determines them; weights count by path, size and time
+        <out>/failures/<cell>.json     the error; removed once the cell is done
+
+    The ledger saves opening and examining weights. Deleting it costs only time: records that it
+    does not know are found by their ids.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.out = plan, plan.places.out
+        self._fingerprints: dict[tuple[str, str], list[str]] = {}
+
+    def find(self, cell: Cell) -> list[Result] | None:
+        """Its records, if all of them exist and are intact."""
+        path = self._path(cell)
+        noted = read_json(path) if path and not self.plan.places.force else None
+        ids = noted.get("records") if noted else None
+        if not isinstance(ids, list) or not ids:
+            return None
+        found = [find_result(self.out, str(record)) for record in ids]
+        return [result for result in found if result] if all(found) else None
+
+    def note(self, cell: Cell, results: Sequence[Result]) -> None:
+        if path := self._path(cell):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = {"cell": cell.facts(), "records": [result.id for result in results]}
+            write_whole(path, json.dumps(content, indent=1).encode())
+
+    def _path(self, cell: Cell) -> Path | None:
+        weights = _file_states(cell.checkpoint.path)
+        if weights is None:
+            return None
+        determines = {
+            "version": [__version__, RESULT_SCHEMA, dict(cell.kind.versions())],
+            "weights": weights,
+            "checkpoint": asdict(cell.checkpoint),
+            "kind": cell.evaluation.kind,
+            "options": dict(cell.evaluation.options),
+            "data": [cell.dataset, self._data(cell)],
+            "device": self._device,
+        }
+        content = json.dumps(determines, sort_keys=True)
+        digest = hashlib.sha256(content.encode()).hexdigest()[:24]
+        return cache_folder(self.plan.places.cache) / "cells" / f"{digest}.json"
+
+    @cached_property
+    def _device(self) -> str:
+        """Its type: `auto` precision depends on it."""
+        from skipbench.engine.device import choose_device
+
+        return choose_device(self.plan.places.device).type
+
+    def _data(self, cell: Cell) -> list[str]:
+        key = (cell.evaluation.name, cell.dataset)
+        if key not in self._fingerprints:
+            splits = self.plan.data_of(cell)
+            self._fingerprints[key] = [split.fingerprint() for split in splits]
+        return self._fingerprints[key]
+
+    def _failure(self, cell: Cell) -> Path:
+        return self.out / "failures" / f"{cell.slug}.json"
+
+    def clear_failure(self, cell: Cell) -> None:
+        self._failure(cell).unlink(missing_ok=True)
+
+    def note_failure(self, cell: Cell, error: Exception) -> None:
+        content: dict[str, Any] = {
+            **cell.facts(),
+            "error": type(error).__name__,
+            "message": str(error),
+            "exit_code": exit_code_of(error),
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        if not isinstance(error, SkipbenchError):
+            content["traceback"] = "".join(traceback.format_exception(error))
+        path = self._failure(cell)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            data = json.dumps(content, indent=1, ensure_ascii=False)
+            write_whole(path, data.encode("utf-8", "surrogateescape"))
+        except (OSError, SkipbenchError) as problem:  # a full disk must not stop the rest
+            log.warning("%s: the failure cannot be recorded: %s", cell.title, problem)
+
+
+def error_facts(error: Exception) -> dict[str, Any]:
+    kind, code = type(error).__name__, exit_code_of(error)
+    return {"type": kind, "message": str(error), "exit_code": code}
+
+
+def exit_code_of(error: Exception) -> int:
+    return error.exit_code if isinstance(error, SkipbenchError) else 1
+
+
+def _file_states(path: str) -> list[Any] | None:
+    """Changes with the files; None if that cannot be seen, as for a model on the hub."""
+    if path.startswith("timm:"):
+        return None
+    try:
+        files = sorted(Path(path).iterdir()) if Path(path).is_dir() else [Path(path)]
+        states = [(str(file), file.stat()) for file in files]
+    except OSError:
+        return None
+    return [[name, state.st_size, state.st_mtime_ns] for name, state in states]

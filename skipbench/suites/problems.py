@@ -1,9 +1,9 @@
-"""The text of a suite, and all that is wrong in it, each mistake with the path of its key."""
+"""The text of a suite and its mistakes, each with the path of its key."""
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from re import search
 from typing import Any
 
 from skipbench.errors import SkipbenchError, UsageError, did_you_mean
@@ -15,7 +15,7 @@ MOST_SHOWN = 30
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode()  # as some editors begin
+        text = path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode()  # some editors write a BOM
         return tomllib.loads(text)
     except FileNotFoundError:
         there = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
@@ -26,7 +26,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         line = error.object[: error.start].count(b"\n") + 1
         raise UsageError(f"{path}:{line}: not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
-        place = search(r" \(at line (\d+), column (\d+)\)$", str(error))
+        place = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
         line = int(place[1]) if place else text.rstrip().count("\n") + 1
         words = str(error)[: place.start()] if place else str(error)
         column = f", column {place[2]}" if place else ""
@@ -45,7 +45,7 @@ class Problems:
         self._found.setdefault(f"{self.path}: {where}: {error}", kind)
 
     def raise_if_any(self) -> None:
-        """A mistake in the suite is wrong usage; if only files are missing, the error is theirs."""
+        """A UsageError, unless only files are missing: then the error of the first one."""
         if not self._found:
             return
         kinds = list(self._found.values())
@@ -66,7 +66,7 @@ class Table:
         self.problems.add(f"{self.path}.{key}" if self.path else key, error)
 
     def checked(self, parsers: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-        """The values that are right; the others, and unknown keys, are added to the problems."""
+        """The valid values; invalid ones and unknown keys are added to the problems."""
         good: dict[str, Any] = {}
         for key, value in self.values.items():
             if key not in parsers:

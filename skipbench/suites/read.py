@@ -1,4 +1,4 @@
-"""A suite as data: TOML in, checked dataclasses out. No torch here: mistakes are reported at once.
+"""A suite: TOML in, checked dataclasses out. No torch here: mistakes are reported at once.
 
 out = "results"                     # optional; options of the command take precedence
 data_root = "~/datasets"
@@ -19,17 +19,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from glob import escape, glob
 from pathlib import Path
 from typing import Any
 
-from skipbench.errors import SkipbenchError, UsageError, did_you_mean
+from skipbench.errors import CheckpointError, SkipbenchError, UsageError, did_you_mean
 from skipbench.evaluations import Evaluation, evaluations
-from skipbench.files import user_path
+from skipbench.files import missing_checkpoint, user_path
 from skipbench.records import PositionRule
 from skipbench.settings import flag_of, parsers
 from skipbench.settings.groups import ReadingSettings, StoredFeatureSettings
 from skipbench.settings.parsers import InvalidError, Parse
-from skipbench.suites.checkpoint_files import checkpoint_files, epochs_in, names_of
 from skipbench.suites.problems import Problems, Table, read_toml
 
 
@@ -40,10 +40,10 @@ def parse_sha256(value: Any) -> str:
 
 
 def parse_names(value: Any) -> tuple[str, ...]:
-    names = value if isinstance(value, list) else [value]
+    names = parsers.texts(value)
     if not names:
         raise InvalidError("expected at least one data set")
-    return parsers.distinct(map(parsers.text, names))
+    return parsers.distinct(names)
 
 
 READING = {name: option.parse for name, option in ReadingSettings.options().items()}
@@ -68,20 +68,32 @@ FROM_THE_SUITE = {*SUITE_KEYS, *READING, "force"}  # never settings of one evalu
 
 @dataclass(frozen=True, eq=False)
 class CheckpointEntry:
-    """One weights file, and what the suite says of it."""
+    """One weights file, and what the suite states about it."""
 
     name: str
     path: str  # absolute, or timm:NAME
     table: str  # path of its table
-    group: str  # name of the table: --only takes it for all files of a pattern
+    group: str  # name of the table, which --only accepts for all files of a pattern
     residual: str = "auto"
-    sha256: str | None = None  # the whole, or its beginning
+    sha256: str | None = None  # complete, or its first digits
     depth: int | None = None
     heads: int | None = None
     weights: str | None = None
     position_rule: PositionRule | None = None
     labels: Mapping[str, str | int] = field(default_factory=dict)
-    name_epoch: int | None = None  # in the file's name; used if the file has none
+    name_epoch: int | None = None  # from the file name; used if the file states none
+
+    def reading(self) -> dict[str, Any]:
+        """The `ReadingSettings` of its evaluations, without the device."""
+        whole = self.sha256 if self.sha256 and len(self.sha256) == 64 else None
+        expected = {"depth": self.depth, "heads": self.heads, "sha256": whole}
+        return {
+            "residual": self.residual,
+            "weights": self.weights,
+            "expected": {fact: value for fact, value in expected.items() if value is not None},
+            "position_rule": self.position_rule,
+            "labels": self.labels,
+        }
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,7 @@ class EvaluationEntry:
     kind: str
     table: str  # path of its table
     datasets: tuple[str, ...]
-    options: Mapping[str, Any]  # settings of this evaluation, as they are written
+    options: Mapping[str, Any]  # settings of this evaluation, as written
 
 
 @dataclass(frozen=True)
@@ -98,35 +110,38 @@ class Suite:
     path: Path
     checkpoints: tuple[CheckpointEntry, ...]
     evaluations: tuple[EvaluationEntry, ...]
-    settings: Mapping[str, Any]  # those of SUITE_KEYS that it has, paths made absolute
+    settings: Mapping[str, Any]  # by SUITE_KEYS; paths are absolute
 
 
 def read_suite(path: str | Path) -> Suite:
     """All mistakes in it are reported together."""
     path = user_path(path)
+    base = path.absolute().parent
     problems = Problems(path)
     top = Table(problems, "", read_toml(path))
-    as_it_is = {"checkpoint": lambda value: value, "evaluation": lambda value: value}
-    settings = top.checked({**SUITE_KEYS, **as_it_is})
-    base = path.absolute().parent
+
+    def absolute(value: Any) -> str:
+        return str(base / user_path(parsers.text(value)))
+
+    folders = dict.fromkeys(("out", "data_root", "cache"), absolute)
+    tables = dict.fromkeys(("checkpoint", "evaluation"), lambda value: value)
+    settings = top.checked({**SUITE_KEYS, **folders, **tables})
     checkpoints = [
         entry
         for table in _tables(settings.pop("checkpoint", None), "checkpoint", top)
         for entry in _checkpoints(table, base)
     ]
-    found = [
-        _evaluation(table, base)
-        for table in _tables(settings.pop("evaluation", None), "evaluation", top)
-    ]
+    evaluations = _with_names(
+        [
+            _evaluation(table, base)
+            for table in _tables(settings.pop("evaluation", None), "evaluation", top)
+        ]
+    )
     _refuse_equal_names(checkpoints, problems)
     _refuse_equal_files(checkpoints, problems)
-    named = _with_names(found)
-    _refuse_equal_names(named, problems)
-    for key in ("out", "data_root", "cache"):
-        if key in settings:
-            _make_absolute(settings, key, base, top)
+    _refuse_equal_names(evaluations, problems)
     problems.raise_if_any()
-    return Suite(path, tuple(checkpoints), tuple(named), settings)
+    return Suite(path, tuple(checkpoints), tuple(evaluations), settings)
 
 
 def _tables(value: Any, name: str, top: Table) -> Iterator[Table]:
@@ -143,17 +158,15 @@ def _tables(value: Any, name: str, top: Table) -> Iterator[Table]:
 
 
 def _checkpoints(table: Table, base: Path) -> list[CheckpointEntry]:
-    """One, or one for each file of a pattern. Of a wrong path there is the name alone."""
-    good = table.checked(CHECKPOINT_KEYS)
+    """One, or one for each file of a pattern. If its path is wrong, its name is checked alone."""
+
+    def find_files(value: Any) -> tuple[list[str], bool]:
+        return _find_files(parsers.text(value), base)
+
+    good = table.checked({**CHECKPOINT_KEYS, "path": find_files})
     if "path" not in table.values:
         table.add("path", "missing")
-    files: list[str] = []
-    is_pattern = False
-    if "path" in good:
-        try:
-            files, is_pattern = checkpoint_files(good.pop("path"), base)
-        except SkipbenchError as error:
-            table.add("path", error)
+    files, is_pattern = good.pop("path", ([], False))
     if not files:
         name = good.get("name")
         return [CheckpointEntry(name, "", table.path, name)] if name else []
@@ -162,21 +175,67 @@ def _checkpoints(table: Table, base: Path) -> list[CheckpointEntry]:
             table.add(key, "not allowed with a pattern; give each file its own [[checkpoint]]")
     group = good.pop("name", None)
     labels = {label: good.pop(key) for key, label in LABELS.items() if key in good}
-    names = names_of(files, group, is_pattern)
+    names = _names(files, group) if is_pattern else [group or _default_name(files[0])]
     epochs = epochs_in(files) if is_pattern else [None]
-    return [
-        CheckpointEntry(
-            name, file, table.path, group or name, labels=labels | _name_label(name, file),
-            name_epoch=epoch, **good,
+    entries = []
+    for name, file, epoch in zip(names, files, epochs, strict=True):
+        named = {} if name == _default_name(file) else {"name": name}
+        entry = CheckpointEntry(
+            name, file, table.path, group or name, labels=labels | named, name_epoch=epoch, **good
         )
-        for name, file, epoch in zip(names, files, epochs, strict=True)
-    ]  # fmt: skip
+        entries.append(entry)
+    return entries
 
 
-def _name_label(name: str, file: str) -> dict[str, str | int]:
-    """The default name needs no label."""
-    own = file if file.startswith("timm:") else Path(file).name
-    return {} if name == own else {"name": name}
+def _find_files(text: str, base: Path) -> tuple[list[str], bool]:
+    """(absolute paths, whether `text` is a pattern), in the order of the numbers in their names."""
+    if text.startswith("timm:"):
+        return [text], False
+    path = base / user_path(text)
+    if path.exists():  # its name may contain a bracket
+        return [str(path)], False
+    if not re.search(r"[*?\[]", text):
+        raise CheckpointError(missing_checkpoint(path))
+    pattern = str(user_path(text))
+    if not Path(pattern).is_absolute():
+        pattern = str(Path(escape(str(base))) / pattern)  # its brackets are no pattern
+    found = sorted(glob(pattern, recursive=True), key=_by_number)  # noqa: PTH207 - any pattern
+    if not found:
+        raise CheckpointError(f"no file matches {path}")
+    return found, True
+
+
+def _by_number(path: str) -> list[tuple[int, str]]:
+    """checkpoint9 before checkpoint10."""
+    parts = re.split(r"(\d+)", path)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _default_name(file: str) -> str:
+    return file if file.startswith("timm:") else Path(file).name
+
+
+def _names(files: list[str], group: str | None) -> list[str]:
+    """Of the files of a pattern: its group and the file name, or what tells the files apart."""
+    own = [Path(file).stem for file in files]
+    if len(set(own)) < len(own):
+        folder = os.path.commonpath(files)
+        own = [str(Path(file).relative_to(folder).with_suffix("")) for file in files]
+    return [f"{group}-{name}" if group else name for name in own]
+
+
+def epochs_in(files: list[str]) -> list[int | None]:
+    """The number in each name: checkpoint0200.pth → 200; none if several files share a number,
+    as the 16 of vit_s16."""
+    found = [_number(Path(file).stem) for file in files]
+    numbers = [number for number in found if number is not None]
+    return found if len(set(numbers)) == len(numbers) else [None] * len(files)
+
+
+def _number(stem: str) -> int | None:
+    marked = re.search(r"(?<![A-Za-z])ep(?:och)?s?[^0-9A-Za-z]?(\d+)", stem, re.IGNORECASE)
+    found = marked or re.search(r"(\d+)\D*$", stem)
+    return int(found[1]) if found and len(found[1]) < 10 else None
 
 
 # -- evaluations
@@ -285,10 +344,3 @@ def _is_same_model(one: CheckpointEntry, other: CheckpointEntry) -> bool:
         and (one.weights or "teacher") == (other.weights or "teacher")
         and one.position_rule == other.position_rule
     )
-
-
-def _make_absolute(settings: dict[str, Any], key: str, base: Path, top: Table) -> None:
-    try:
-        settings[key] = str(base / user_path(settings[key]))
-    except UsageError as error:
-        top.add(key, error)

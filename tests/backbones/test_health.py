@@ -65,9 +65,9 @@ def test_spread_and_rank_of_known_tokens():
 
 def test_attention_distance_of_known_attention():
     keys = 1e3 * torch.eye(15).view(1, 3, 5, 15)
-    alone = health.attention_distance(keys, keys, (3, 5), heads=1)  # each patch to itself
+    alone = health.attention_distance(keys, keys, heads=1)  # each patch to itself
     assert alone == pytest.approx(0, abs=1e-6)
-    uniform = health.attention_distance(torch.zeros(1, 3, 5, 15), keys, (3, 5), heads=3)
+    uniform = health.attention_distance(torch.zeros(1, 3, 5, 15), keys, heads=3)
     places = [(y, x) for y in range(3) for x in range(5)]
     mean = sum(((a - c) ** 2 + (b - d) ** 2) ** 0.5 for a, b in places for c, d in places) / 225
     assert uniform == pytest.approx(mean, rel=1e-5)
@@ -101,7 +101,7 @@ def test_unclear_asks_for_the_flag(made):
         health.assess("skip", rows(0.8, 0.8)), health.assess("skipless", rows(0.8, 0.7))
     )
     assert choose_variant(facts, None, unclear) is None
-    found = Inspection(made["skip"], unclear, None, torch.device("cpu"))
+    found = Inspection(vit_model(made["skip"]), unclear, None, torch.device("cpu"))
     with pytest.raises(UnclearVariant, match="--residual skip") as caught:
         found.backbone()
     assert caught.value.exit_code == 2

@@ -4,7 +4,7 @@ import pytest
 import reference
 import torch
 
-from skipbench.backbones.positions import interpolate_positions
+from skipbench.backbones.vit import interpolate_positions
 
 
 @pytest.mark.parametrize("rule", ["offset", "size", "antialias"])

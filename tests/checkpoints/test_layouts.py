@@ -371,7 +371,7 @@ def test_another_hash_is_told_with_both(tmp_path, state):
         (lambda s: s | {"extra.weight": torch.ones(2)}, "unexpected: extra.weight"),
         (
             lambda s: prefixed(s, "backbone.") | {"x.y": torch.ones(2)},
-            "nor of a known head.*(?s:.*)x.y",
+            "nor to a known head.*(?s:.*)x.y",
         ),
         (lambda s: prefixed(s, "unheard_of."), "no vision transformer.*(?s:.*)unheard_of"),
         (lambda s: s | {"norm.bias": torch.ones(7)}, r"norm.bias is \(7,\), not \(128,\)"),

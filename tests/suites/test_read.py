@@ -10,8 +10,7 @@ from skipbench import suites
 from skipbench.demo import make_weights, small_facts
 from skipbench.errors import SkipbenchError
 from skipbench.evaluations import evaluations
-from skipbench.suites.checkpoint_files import epochs_in
-from skipbench.suites.read import read_suite, settings_keys
+from skipbench.suites.read import epochs_in, read_suite, settings_keys
 
 pytestmark = pytest.mark.usefixtures("nowhere_else", "ckpt")
 
