@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import hashlib
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from skipbench.errors import ResourceError, UsageError, did_you_mean, some_of
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WEIGHT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
+WEIGHTS_IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")  # as the Hugging Face hub has them
 
 
 def ensure_writable(folder: Path) -> None:
@@ -159,6 +161,17 @@ def parse_bytes(text: str) -> int:
     if amount < 0:
         raise UsageError(f"{text!r}: expected an amount of space such as 50GB")
     return amount
+
+
+def weights_file(path: Path) -> Path:
+    """The weights in a folder of the Hugging Face hub's layout; else the path itself."""
+    inside = (path / name for name in WEIGHTS_IN_FOLDERS)
+    return next((file for file in inside if file.exists()), path)
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def missing_checkpoint(path: Path) -> str:

@@ -24,9 +24,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from skipbench.errors import CheckpointError, some_of
-from skipbench.files import missing_checkpoint, write_whole
+from skipbench.files import (
+    WEIGHTS_IN_FOLDERS,
+    missing_checkpoint,
+    sha256_of,
+    weights_file,
+    write_whole,
+)
 
-FOLDER_FILES = ("model.safetensors", "pytorch_model.bin")
 LARGEST_HEADER = 100_000_000  # safetensors' own limit
 # Globals that are never the reason for refusing a pickle.
 HARMLESS = (
@@ -61,11 +66,6 @@ def read_file(path: Path) -> RawFile:
     return RawFile(path, _read_pickle(path, head), {}, path.name, sha256_of(path))
 
 
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def digest_of_tensors(state: Mapping[str, Any]) -> str:
     """A hash of names and values, for weights without a file of their own."""
     digest = hashlib.sha256()
@@ -77,11 +77,11 @@ def digest_of_tensors(state: Mapping[str, Any]) -> str:
 
 
 def _read_folder(folder: Path) -> RawFile:
-    weights = next((folder / f for f in FOLDER_FILES if (folder / f).exists()), None)
-    if weights is None:
+    weights = weights_file(folder)
+    if not weights.is_file():
         there = some_of(sorted(p.name for p in folder.iterdir()))
         raise CheckpointError(
-            f"{folder} is a folder without {' or '.join(FOLDER_FILES)} "
+            f"{folder} is a folder without {' or '.join(WEIGHTS_IN_FOLDERS)} "
             f"(it contains: {there or 'nothing'}).\n"
             "Give the weights file itself, or a folder in the layout of the Hugging Face hub."
         )

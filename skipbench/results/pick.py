@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from skipbench.errors import UsageError, did_you_mean, printable, some_of
-from skipbench.files import user_path
+from skipbench.files import sha256_of, user_path, weights_file
 from skipbench.records import Result
 from skipbench.results.read import Source, Stored, read_results
 from skipbench.results.scores import Score
@@ -24,7 +24,7 @@ def pick(stored: Sequence[Stored], name: str) -> list[Stored]:
     elsewhere = [one for one in stored if not exists and _ends_with(one.ckpt, path)]
     found = of_id or at_path or named or elsewhere
     if exists and len(_checkpoints(found)) != 1:
-        digest = _sha256(path)
+        digest = sha256_of(weights_file(path))
         found = [one for one in stored if one.result.checkpoint["sha256"] == digest] or found
     if len(_checkpoints(found)) > 1:
         raise UsageError(_choices(name, found))
@@ -64,13 +64,6 @@ def _ends_with(ckpt: str, path: Path) -> bool:
 
 def _checkpoints(stored: Iterable[Stored]) -> set[str]:
     return {one.result.checkpoint["sha256"] for one in stored}
-
-
-def _sha256(path: Path) -> str:
-    """Of a file, or of the weights in a folder."""
-    from skipbench.checkpoints.files import FOLDER_FILES, sha256_of
-
-    return sha256_of(next((path / f for f in FOLDER_FILES if (path / f).exists()), path))
 
 
 def _shown_as(stored: Stored, name: str) -> Stored:

@@ -253,7 +253,7 @@ def _for_all(specs: Sequence[FeatureSpec]) -> FeatureSpec:
 
 def _check_hashes(suite: Path, entries: Iterable[CheckpointEntry]) -> None:
     """Before anything runs, so that a wrong file is not found hours later."""
-    from skipbench.checkpoints.files import sha256_of
+    from skipbench.files import sha256_of
 
     problems = Problems(suite)
     for entry in dict.fromkeys(entries):
