@@ -27,6 +27,7 @@ from skipbench.errors import DataError, ResourceError, UsageError
 from skipbench.record_store import write_result
 from skipbench.results.report import charts, report, short
 from skipbench.results.report.charts import Line, Point
+from skipbench.results.report.models import Look
 from skipbench.results.report.records import command
 
 
@@ -76,13 +77,15 @@ def test_summary_says_no_more_than_the_intervals(tmp_path, skip, skipless, sente
     assert sentence in text_of(made(tmp_path, records))
 
 
-def test_summary_never_compares_different_protocols(tmp_path):
+def test_different_protocols_are_never_compared(tmp_path):
     records = [
         make_result(value=50.0, residual="skip"),
         make_result(value=55.0, residual="skipless", name="b", protocol={"epochs": 10}),
     ]
-    words = text_of(made(tmp_path, records))
-    assert "Only skip here" in words and "Only skipless here" in words and "epochs 10" in words
+    page = made(tmp_path, records)
+    words = text_of(page)
+    assert "epochs 10" in words and "epochs 30" in words
+    assert not page.of("article", "comparison")
 
 
 def test_the_papers_tables_as_the_paper_prints_them(tmp_path):
@@ -178,7 +181,7 @@ def points(svg):
 
 
 def test_points_are_where_they_should_be():
-    line = Line("a", "skip", (Point(0, 10), Point(50, 20), Point(100, 30)))
+    line = Line("a", Look(), (Point(0, 10), Point(50, 20), Point(100, 30)))
     x, y = charts.Axis("x", 0, 100, (0, 50, 100)), charts.Axis("y", 10, 30, (10, 30))
     left, right = charts.LEFT, charts.WIDTH - charts.RIGHT
     top, bottom = charts.TOP, charts.HEIGHT - charts.BOTTOM
@@ -187,7 +190,7 @@ def test_points_are_where_they_should_be():
 
 
 def test_band_goes_along_the_intervals():
-    line = Line("a", "skip", (Point(0, 15, (10, 20)), Point(100, 25, (20, 30))))
+    line = Line("a", Look(), (Point(0, 15, (10, 20)), Point(100, 25, (20, 30))))
     x, y = charts.Axis("x", 0, 100, ()), charts.Axis("y", 10, 30, ())
     svg = charts.line_chart([line], x, y, "")
     to_y = replace(y, start=charts.HEIGHT - charts.BOTTOM, end=charts.TOP).at
@@ -198,7 +201,7 @@ def test_band_goes_along_the_intervals():
 
 
 def test_rates_stand_on_a_logarithmic_axis():
-    line = Line("a", "skip", tuple(Point(10.0**-n, 1.0) for n in (1, 2, 3)))
+    line = Line("a", Look(), tuple(Point(10.0**-n, 1.0) for n in (1, 2, 3)))
     svg = charts.line_chart([line], charts.log_axis("rate", [line]), charts.y_axis("y", [line]), "")
     (a, _), (b, _), (c, _) = points(svg)
     assert a - b == pytest.approx(b - c, abs=0.02) and a > b
@@ -241,7 +244,7 @@ def test_curves_over_epochs_blocks_and_rates(tmp_path):
     ]  # fmt: skip
     assert "skipless SOAP from 43.3 at 100 to 50.0 at 300" in said[0]
     assert "skipless AdamW, epoch 300: 50.0 [39.0, 52.0]" in text_of(page)
-    assert len(page.of("circle", "ring")) == 2  # the rate that was taken, of either variant
+    assert len(page.of("circle", "ring")) == 12  # the rate that was taken, of each model
 
 
 def test_one_y_axis_for_the_charts_of_a_data_set(tmp_path):
@@ -286,7 +289,8 @@ def test_all_blocks_of_a_record_are_a_curve_with_a_ring_around_the_chosen_one(tm
         variant, metrics = record["checkpoint"]["residual"], record["metrics"]
         for row in metrics["blocks"]:
             low, high = row["interval"]
-            words = f"{variant}, block {row['block']}: {row['corloc']:.1f} [{low:.1f}, {high:.1f}]"
+            model = f"{variant}.pth, {variant}"
+            words = f"{model}, block {row['block']}: {row['corloc']:.1f} [{low:.1f}, {high:.1f}]"
             found = re.search(rf"<title>{re.escape(words)}</title>(.*?)</g>", svg)
             assert ('class="ring"' in found.group(1)) == (row["block"] == metrics["block"])
 
@@ -315,21 +319,21 @@ def test_methods_and_measures_have_charts_of_their_own(tmp_path):
     page = made(tmp_path, [tokencut_result(scores, **way)[0] for way in ways])
     said = [a["aria-label"].partition(" from ")[0] for a in page.of("svg", "chart")]
     assert sorted(said) == [
-        "CorLoc over blocks, VOC2012, tensor keys; skip",
-        "CorLoc over blocks, VOC2012, tensor tokens; skip",
-        "CorLoc over blocks, VOC2012; skip",
-        "IoU over blocks, VOC2012; skip",
+        "CorLoc over blocks, VOC2012, tensor keys; model.pth, skip",
+        "CorLoc over blocks, VOC2012, tensor tokens; model.pth, skip",
+        "CorLoc over blocks, VOC2012; model.pth, skip",
+        "IoU over blocks, VOC2012; model.pth, skip",
     ]
     words = text_of(page)
     assert "3 of TokenCut" in words and "1 of LOST" in words
-    assert "LOST, CorLoc over blocks" in words and "LOST, CorLoc, trainval" in words
+    assert words.count("LOST, CorLoc") == 2  # a column of the scores and a chart
 
 
 def test_summary_names_the_block_and_that_it_was_chosen(tmp_path, discovery):
     words = text_of(made(tmp_path, discovery))
     assert "VOC2012, all blocks TokenCut, CorLoc, trainval" in words
-    assert len(re.findall(r"pth, block \d+ of 12", words)) == 2
-    assert re.search(r"paired over 80 images\. The best were chosen first, for which p", words)
+    assert len(re.findall(r"pth skip(?:less)? block \d+ of 12", words)) == 2
+    assert re.search(r"paired over 80 images\. The blocks were chosen on these images", words)
     assert "chosen on the evaluated images, as the paper does" in words  # Table 4
     assert "learning rate chosen" not in words
 
@@ -547,10 +551,12 @@ def test_one_truth_of_two_evaluations_is_shown_once(tmp_path):
 
 
 def test_many_images_of_one_evaluation_do_not_push_out_the_others(tmp_path):
-    probed, discovered = ([f"{kind}{i}" for i in range(12)] for kind in "pt")
+    probed, discovered = ([f"{kind}{i}" for i in range(90)] for kind in "pt")
     of_probe_and_tokencut(tmp_path, data_part(), probed, discovered, ((1, 2, 3), (3, 2, 1)))
-    rows = [a.partition(":")[0] for a in alts(made(tmp_path, tmp_path)) if a.endswith(": image")]
-    assert sorted(rows) == [f"{kind}{i}" for kind in "pt" for i in range(6)]
+    page = made(tmp_path, tmp_path)
+    rows = [a.partition(":")[0] for a in alts(page) if a.endswith(": image")]
+    assert sorted(rows) == sorted(f"{kind}{i}" for kind in "pt" for i in range(80))
+    assert "20 more images" in text_of(page)
 
 
 def test_two_lists_of_images_of_one_split_have_a_heading_each(tmp_path):
@@ -574,7 +580,7 @@ def test_of_many_records_the_best_are_shown(tmp_path):
         with_tiles(tmp_path, result)
     page = made(tmp_path, tmp_path)
     shown = {a["alt"].rsplit(", ")[-1] for a in page.of("img") if "src" in a and "skip" in a["alt"]}
-    assert shown == {"m18", "m19"} and "18 more records" in text_of(page)
+    assert shown == {f"m{i}" for i in range(12, 20)} and "12 more records" in text_of(page)
 
 
 # -- what it keeps out
@@ -628,8 +634,10 @@ def test_records_of_every_odd_kind(tmp_path):
 
 
 def test_one_record_alone(tmp_path):
-    words = text_of(made(tmp_path, make_result(value=12.3)))
-    assert "12.3" in words and "Only skip here: nothing to compare it with." in words
+    page = made(tmp_path, make_result(value=12.3))
+    words = text_of(page)
+    assert "12.3" in words and "Only" not in words
+    assert not page.of("article", "comparison") and not page.of("table", "by-class")
 
 
 def test_damaged_and_newer_records_are_named(tmp_path, pair):

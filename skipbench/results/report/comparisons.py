@@ -35,6 +35,7 @@ from skipbench.results.words import (
 MOST_COMPARED = 12  # models in one comparison; of more, those with the highest scores
 MOST_BY_CLASS = 8
 MANY_CLASSES, MANY_PARTS = 30, 6  # more are folded away
+SIGNIFICANT = 0.05
 RESAMPLES_EACH = 100  # for each comparison: fewer could not give a small corrected p-value
 MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 SAME = ("evaluation", "method", "dataset", "split", "features")  # in one comparison
@@ -71,9 +72,21 @@ class Difference:
         return replace(self, value=-self.value, interval=(-high, -low))
 
     @property
-    def words(self) -> str:
+    def shown(self) -> str:
+        return signed(self.value)
+
+    @property
+    def ends(self) -> str:
         low, high = map(signed, self.interval)
-        return f"{signed(self.value)} [{low}, {high}], {p_text(self.p_value)}"
+        return f"[{low}, {high}]"
+
+    @property
+    def p(self) -> str:
+        return p_text(self.p_value)
+
+    @property
+    def is_significant(self) -> bool:
+        return self.p_value < SIGNIFICANT
 
 
 @dataclass(frozen=True)
@@ -135,21 +148,22 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """No more than can be said. Overlapping intervals prove nothing, and it says so."""
-        if self.differences and self.two:
-            words = f"{self._minus}: {self.differences[self.two].words}"
-        elif self.differences:
-            number = len(self.differences) // 2
-            words = (
-                f"Row − column [95 % interval]; p-values are corrected for {number} comparisons "
-                "(Holm). Bold: below 0.05"
-            )
-        elif self.two:
-            return f"{self._above}; {_intervals([peer.entry for peer in self.peers])}."
-        else:
+        if not self.differences:
+            if self.two:
+                return f"{self._above}; {_intervals([peer.entry for peer in self.peers])}."
             return "Not tested: that takes the counts by image (.npz) of all records."
-        allowance = " The blocks were chosen on these images, for which p makes no allowance."
+        over = f"paired over {self.images:,} images"
+        if self.two:
+            one = self.differences[self.two]
+            words = f"{self._minus}: {one.shown} {one.ends}, {one.p}, {over}."
+        else:
+            words = (
+                f"Row − column [95 % interval], {over}; p-values are corrected for "
+                f"{len(self.differences) // 2} comparisons (Holm). Bold: p < {SIGNIFICANT:g}."
+            )
         chosen = any(_chosen_on_the_answer(peer.entry) for peer in self.peers)
-        return f"{words}, paired over {self.images:,} images.{allowance if chosen else ''}"
+        allowance = " The blocks were chosen on these images, for which p makes no allowance."
+        return words + (allowance if chosen else "")
 
     @property
     def _names(self) -> tuple[str, str]:
@@ -293,7 +307,7 @@ def by_class(found: Sequence[Comparison]) -> list[dict[str, Any]]:
         scores = [_per_class(peer.entry) for peer in peers]
         ends = _class_intervals(peers)
         names = dict.fromkeys(name for score in scores for name in score)
-        rows = [_class_row(name, scores, ends.get(name)) for name in names]
+        rows = [_class_row(name, peers, scores, ends.get(name)) for name in names]
         rows.sort(key=lambda row: (row["difference"] is None, -(row["difference"] or 0)))
         known = [value for row in rows for value in row["values"] if value is not None]
         made.append(
@@ -332,6 +346,7 @@ def _class_intervals(peers: Sequence[Peer]) -> dict[str, tuple[float, float] | N
 
 def _class_row(
     name: str,
+    peers: Sequence[Peer],
     scores: Sequence[Mapping[str, float | None]],
     ends: tuple[float, float] | None,
 ) -> dict[str, Any]:
@@ -345,6 +360,7 @@ def _class_row(
     return {
         "name": name,
         "values": values,
+        "marks": [(value, None, peer.look) for value, peer in zip(values, peers, strict=True)],
         "difference": difference,
         "shown": shown if len(values) == 2 else shown.lstrip("+"),
         "interval": f"[{signed(ends[0])}, {signed(ends[1])}]" if ends else "",
