@@ -24,9 +24,14 @@ from pages import HOSTILE, SCRIPT, Elements, hostile_records, tile, with_tiles
 from PIL import Image
 
 from skipbench.errors import DataError, ResourceError, UsageError
+from skipbench.metrics.multiple import holm
 from skipbench.record_store import write_result
+from skipbench.results.entries import entries
+from skipbench.results.paired import paired
+from skipbench.results.read import read_results
 from skipbench.results.report import charts, report, short
 from skipbench.results.report.charts import Line, Point
+from skipbench.results.report.comparisons import paired_differences
 from skipbench.results.report.models import Look
 from skipbench.results.report.records import command
 
@@ -86,6 +91,141 @@ def test_different_protocols_are_never_compared(tmp_path):
     words = text_of(page)
     assert "epochs 10" in words and "epochs 30" in words
     assert not page.of("article", "comparison")
+
+
+# -- any number of models
+
+
+@pytest.fixture
+def four(tmp_path):
+    """Four models with counts, two of each variant, all with one protocol on the same images."""
+    folder, rng = tmp_path / "results", np.random.default_rng(0)
+    for i, quality in enumerate((0.5, 0.52, 0.7, 0.9)):
+        residual = ("skip", "skipless")[i % 2]
+        with_counts(folder, counts_of(rng, quality=quality), residual=residual, name=f"m{i}.pth")
+    return folder
+
+
+def test_every_two_models_are_compared_on_the_same_images(tmp_path, four):
+    page = made(tmp_path, four)
+    assert len(page.of("article", "comparison")) == 1
+    labels = [a["data-label"] for a in page.of("td", "number") if a["data-label"][0] == "−"]
+    assert sorted(labels) == sorted(f"− m{i}.pth" for i in range(4) for _ in range(3))
+    words = text_of(page)
+    assert "p-values are corrected for 6 comparisons (Holm)" in words
+    assert words.count("skipless − skip") == 0
+
+
+def test_differences_are_those_of_compare_with_holms_correction(tmp_path):
+    """Of CorLoc, whose test draws nothing at random."""
+    rng = np.random.default_rng(0)
+    for i, quality in enumerate((0.3, 0.5, 0.9)):
+        scores = scores_by_block(rng, 60, quality=quality)[:, :1]
+        put_tokencut(tmp_path, scores, layers="11", blocks=[11], depth=12, name=f"m{i}")
+    found = entries(read_results(tmp_path))
+    differences = paired_differences(found)
+    assert list(differences) == [(0, 1), (0, 2), (1, 2)]
+    alone = [paired(found[b].stored, found[a].stored) for a, b in differences]
+    corrected = holm([one.p_value for one in alone])
+    for one, other, p in zip(differences.values(), alone, corrected, strict=True):
+        assert one.value == pytest.approx(other.difference)
+        assert one.p_value == pytest.approx(p) and one.p_value >= other.p_value
+
+
+def test_a_model_without_counts_does_not_hide_the_differences_of_the_others(tmp_path, four):
+    first = next(four.glob("*.npz"))
+    name = json.loads(first.with_suffix(".json").read_text())["checkpoint"]["name"]
+    first.unlink()
+    words = text_of(made(tmp_path, four))
+    assert (
+        f"corrected for 3 comparisons (Holm). Bold: p < 0.05. Without counts by image: {name}."
+        in words
+    )
+
+
+def test_two_models_of_one_variant_are_compared_by_name(tmp_path):
+    folder, rng = tmp_path / "results", np.random.default_rng(0)
+    for name, quality in (("a.pth", 0.4), ("b.pth", 0.9)):
+        with_counts(folder, counts_of(rng, quality=quality), name=name)
+    page = made(tmp_path, folder)
+    words = text_of(page)
+    assert re.search(r"b\.pth − a\.pth: \+\d+\.\d \[\+\d.*?\], p < 0\.001, paired over", words)
+    assert "skipless −" not in words and "Only" not in words
+    assert re.search(r"dog \d+\.\d \d+\.\d \+\d+\.\d \[", words)  # no empty differences
+
+
+def test_the_models_own_table_comes_first(tmp_path, four):
+    page = made(tmp_path, four)
+    first = page.text().index("m0.pth")
+    assert page.text().index("Scores") < first < page.text().index("All scores.")
+    (title,) = [text for tag, text in page.texts if tag == "title"]
+    assert title == "Evaluation of 4 models on VOC2012"
+
+
+def test_the_papers_tables_have_only_the_papers_records(tmp_path):
+    own = [
+        make_result(epoch=None, name="own", optimizer="LARS"),
+        make_result(epoch=0, name="untrained"),
+    ]
+    records = [*paper_records("table2"), *own]
+    page = made(tmp_path, records)
+    headers = {a.get("data-label", "") for a in page.of("td", "number")}
+    assert "Table 2." in text_of(page) and "VOC2012, 300 skip" in headers
+    assert not headers & {"VOC2012, ? epochs skip", "VOC2012, 0 skip"}
+    for dataset, epoch in (("shapes", 300), ("voc", None)):
+        records = [
+            make_result(dataset=dataset, epoch=epoch, residual=residual, name=residual)
+            for residual in ("skip", "skipless")
+        ]
+        assert "Table " not in text_of(made(tmp_path, records))
+
+
+def test_checkpoints_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    records = [
+        make_result(name="last.pth", sha256=sha * 64, call={"ckpt": f"/runs/{run}/last.pth"})
+        for run, sha in (("one", "a"), ("two", "b"))
+    ]
+    words = text_of(made(tmp_path, records))
+    assert "one/last.pth" in words and "two/last.pth" in words
+
+
+def test_a_model_has_one_colour_and_marker_everywhere(tmp_path, four):
+    text = report(four, tmp_path / "r.html").read_text("utf-8")
+    samples = re.findall(
+        r'class="sample (c\d)".*?<path d="(M.*?)"/></g></svg>&nbsp;<span>(m\d)', text
+    )
+    looks = {}
+    for colour, shape, name in samples:
+        looks.setdefault(name, set()).add((colour, shape))
+    assert sorted(looks) == ["m0", "m1", "m2", "m3"]
+    assert all(len(found) == 1 for found in looks.values())
+    assert len(set.union(*looks.values())) == 4
+
+
+def test_dots_have_an_axis_below_them(tmp_path, four):
+    text = report(four, tmp_path / "r.html").read_text("utf-8")
+    (article,) = re.findall(r"<article.*?</article>", text, re.S)
+    foot = article[article.index("<tfoot>") :]
+    assert len(re.findall(r'<text [^>]*text-anchor="middle">[\d.]+</text>', foot)) >= 2
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "shown"),
+    [
+        ("one two three", 13, "one two three"),
+        ("one two three", 12, "one two …"),
+        ("one " + "x" * 30, 12, "one …"),
+    ],
+)
+def test_headings_are_cut_between_words(text, most, shown):
+    assert charts.clip(text, most) == shown
+
+
+def test_names_break_after_separators_alone():
+    assert charts.breakable("vit_s-16<x>.pth") == "vit_<wbr>s-<wbr>16&lt;x&gt;.pth"
+
+
+# -- tables, provenance, classes
 
 
 def test_the_papers_tables_as_the_paper_prints_them(tmp_path):
@@ -326,7 +466,7 @@ def test_methods_and_measures_have_charts_of_their_own(tmp_path):
     ]
     words = text_of(page)
     assert "3 of TokenCut" in words and "1 of LOST" in words
-    assert words.count("LOST, CorLoc") == 2  # a column of the scores and a chart
+    assert "LOST, CorLoc VOC2012 trainval" in words and "TokenCut, IoU" in words
 
 
 def test_summary_names_the_block_and_that_it_was_chosen(tmp_path, discovery):
@@ -581,6 +721,33 @@ def test_of_many_records_the_best_are_shown(tmp_path):
     page = made(tmp_path, tmp_path)
     shown = {a["alt"].rsplit(", ")[-1] for a in page.of("img") if "src" in a and "skip" in a["alt"]}
     assert shown == {f"m{i}" for i in range(12, 20)} and "12 more records" in text_of(page)
+
+
+def test_pictures_have_what_they_are_filtered_and_sorted_by(tmp_path):
+    counts = np.zeros((2, 3, 3), np.int32)
+    counts[0, :, 0] = 8, 8, 8  # all background, all right
+    counts[1, :, 1] = 4, 4, 8  # a cat, half of it found …
+    counts[1, 1, 2] = 4  # … and half of it called a dog
+    result = with_counts(tmp_path, counts)
+    with_tiles(tmp_path, result, images=("val_000", "val_001", "unknown"))
+    page = made(tmp_path, tmp_path)
+    rows = page.of("div", "row-of-pictures")
+    assert [json.loads(row["data-scores"]) for row in rows] == [
+        {result.id: 100.0}, {result.id: 25.0}, {}
+    ]  # fmt: skip
+    assert [json.loads(row["data-classes"]) for row in rows] == [["background"], ["cat", "dog"], []]
+    options = [a["value"] for a in page.of("option")]
+    assert {"", "background", "cat", "dog", "lowest", result.id, "truth"} <= set(options)
+    assert "difference" in options  # of the overlay; that of two models takes two
+    assert options.count("difference") == 1
+
+
+def test_pictures_without_counts_cannot_be_sorted(tmp_path, pair):
+    for path in pair[0].glob("*.npz"):
+        path.unlink()
+    page = made(tmp_path, pair[0])
+    assert len(sources(page)) == 8 and not page.of("select", "order")
+    assert page.of("select", "overlay")
 
 
 # -- what it keeps out

@@ -131,7 +131,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> dict[tuple[int, int], Difference]:
-        """Row minus column, for every two; empty without counts by image."""
+        """Row minus column, for every two that have counts by image."""
         try:
             found = paired_differences([peer.entry for peer in self.peers])
         except (SkipbenchError, *MISSHAPEN):
@@ -161,6 +161,9 @@ class Comparison:
                 f"Row − column [95 % interval], {over}; p-values are corrected for "
                 f"{len(self.differences) // 2} comparisons (Holm). Bold: p < {SIGNIFICANT:g}."
             )
+        tested = {i for pair in self.differences for i in pair}
+        if left_out := [p.name for i, p in enumerate(self.peers) if i not in tested]:
+            words += f" Without counts by image: {', '.join(map(short, left_out))}."
         chosen = any(_chosen_on_the_answer(peer.entry) for peer in self.peers)
         allowance = " The blocks were chosen on these images, for which p makes no allowance."
         return words + (allowance if chosen else "")
@@ -233,23 +236,29 @@ def _peers(group: Sequence[Entry], looks: Mapping[Model, Look]) -> list[Peer]:
 
 def paired_differences(found: Sequence[Entry]) -> dict[tuple[int, int], Difference]:
     """(a, b) → a − b, for a before b; all on the same resamples of the images."""
-    names = [entry.first.result.dataset["names"] for entry in found]
-    if any(one != names[0] for one in names):
+    counted = {i: counts for i, entry in enumerate(found) if (counts := _counts(entry))}
+    if len(counted) < 2:
         return {}
-    pairs = list(combinations(range(len(found)), 2))
-    models = [ModelCounts(e.first.result, [one.counts() for one in e.stored]) for e in found]
-    resamples = max(RESAMPLES, RESAMPLES_EACH * len(pairs))
-    weights = resample_weights(len(names[0]), resamples, seed=0)
-    drawn = [model.score(model.resampled(weights)) for model in models]
+    pairs = list(combinations(counted, 2))
+    images = len(found[0].first.result.dataset["names"])
+    weights = resample_weights(images, max(RESAMPLES, RESAMPLES_EACH * len(pairs)), seed=0)
+    drawn = {i: one.score(one.resampled(weights)) for i, one in counted.items()}
     moved = [drawn[a] - drawn[b] for a, b in pairs]
     tests = [
-        p_of_difference(models[b], models[a], values)
+        p_of_difference(counted[b], counted[a], values)
         for (a, b), values in zip(pairs, moved, strict=True)
     ]
     return {
-        (a, b): Difference(models[a].value - models[b].value, interval(values), float(p))
+        (a, b): Difference(counted[a].value - counted[b].value, interval(values), float(p))
         for (a, b), values, p in zip(pairs, moved, holm(tests), strict=True)
     }
+
+
+def _counts(entry: Entry) -> ModelCounts | None:
+    try:
+        return ModelCounts(entry.first.result, [one.counts() for one in entry.stored])
+    except (SkipbenchError, *MISSHAPEN):
+        return None
 
 
 # -- all scores of a model in one row

@@ -171,7 +171,7 @@ function arrange(gallery) {
     const rank = order ? rankOf(scores, order, value("first"), value("second")) : null;
     const sign = order === "difference" && rank > 0 ? "+" : "";
     row.rank = rank;
-    row.querySelector(".rank").textContent = rank === null ? "" : sign + rank.toFixed(1);
+    row.querySelector(".rank").textContent = rank === null ? "" : (sign + rank.toFixed(1)).replace("-", "−");
   });
   const sign = order === "lowest" ? 1 : -1;
   rows.sort((a, b) => {
