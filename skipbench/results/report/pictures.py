@@ -67,7 +67,7 @@ class Tiles:
 
     @cached_property
     def counts(self) -> ModelCounts | None:
-        """None without counts by image, or with others than the record's own."""
+        """None without counts by image, or if they do not fit the record."""
         try:
             return ModelCounts(self.score.result, [self.score.stored.counts()])
         except (SkipbenchError, *MISSHAPEN):
@@ -234,21 +234,22 @@ def _label(tiles: Tiles, how: Mapping[str, str]) -> str:
 
 
 def _words(tiles: Tiles, how: Mapping[str, str], *more: str) -> list[str]:
-    """The evaluation, the features, and settings if others have others; each said once."""
+    """The evaluation, the features, and settings if they differ; without repeats."""
     words = (tiles.score.title, *more, features_name(tiles.score.facts["features"]), how[tiles.id])
     return [word for word in dict.fromkeys(words) if word]
 
 
 def _chosen(group: Sequence[Tiles]) -> list[Tiles]:
-    """All, if they are few; else the best of each evaluation and choice of features."""
+    """The best of each evaluation and choice of features."""
     ordered = sorted(group, key=lambda tiles: pairs_together(tiles.score))
     facts = ("evaluation", "method", "features")
     alike = grouped(ordered, lambda tiles: tuple(tiles.score.facts[name] for name in facts))
-    best = [id(one) for some in alike.values() for one in sorted(some, key=_lowest)[:MOST_ALIKE]]
-    return [tiles for tiles in ordered if id(tiles) in best][:MOST_RECORDS]
+    best = [sorted(some, key=_best_first)[:MOST_ALIKE] for some in alike.values()]
+    shown = {tiles.id for some in best for tiles in some}
+    return [tiles for tiles in ordered if tiles.id in shown][:MOST_RECORDS]
 
 
-def _lowest(tiles: Tiles) -> float:
+def _best_first(tiles: Tiles) -> float:
     return -tiles.score.value if tiles.score.known else float("inf")
 
 
@@ -299,8 +300,8 @@ def _row(
 def _shared(
     image: str, shown: Sequence[Tiles], left_out: list[str]
 ) -> tuple[list[dict[str, Any]], dict[str, dict[str, int]]]:
-    """Once each: the image, and the truth of each evaluation, for masks and boxes are two. And by
-    id, the places of a record's own in that list."""
+    """The image and the ground truth of each evaluation (masks and boxes differ), without repeats;
+    and for each record, by its id, where its own are in that list: {"image": 0, "truth": 1}."""
     found: list[dict[str, Any]] = []
     numbers: dict[tuple[str, str], int] = {}  # (kind, evaluation) → place
     places: dict[str, dict[str, int]] = {}
@@ -322,7 +323,7 @@ def _shared(
 
 
 def _place(found: list[dict[str, Any]], about: dict[str, Any]) -> int:
-    """Of the same picture with the same caption; else it is added."""
+    """Index of the same picture with the same caption, which is added if it is new."""
     for place, one in enumerate(found):
         if (one["caption"], one["source"]) == (about["caption"], about["source"]):
             return place
