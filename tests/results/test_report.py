@@ -22,11 +22,17 @@ from made import (
 )
 from pages import HOSTILE, SCRIPT, Elements, hostile_records, tile, with_tiles
 from PIL import Image
+from skipbench.metrics.multiple import holm
 
 from skipbench.errors import DataError, ResourceError, UsageError
 from skipbench.record_store import write_result
+from skipbench.results.entries import entries
+from skipbench.results.paired import paired
+from skipbench.results.read import read_results
 from skipbench.results.report import charts, report, short
 from skipbench.results.report.charts import Line, Point
+from skipbench.results.report.comparisons import paired_differences
+from skipbench.results.report.models import Look
 from skipbench.results.report.records import command
 
 
@@ -76,13 +82,150 @@ def test_summary_says_no_more_than_the_intervals(tmp_path, skip, skipless, sente
     assert sentence in text_of(made(tmp_path, records))
 
 
-def test_summary_never_compares_different_protocols(tmp_path):
+def test_different_protocols_are_never_compared(tmp_path):
     records = [
         make_result(value=50.0, residual="skip"),
         make_result(value=55.0, residual="skipless", name="b", protocol={"epochs": 10}),
     ]
+    page = made(tmp_path, records)
+    words = text_of(page)
+    assert "epochs 10" in words and "epochs 30" in words
+    assert not page.of("article", "comparison")
+
+
+# -- any number of models
+
+
+@pytest.fixture
+def four(tmp_path):
+    """Four models with counts, two of each variant, all with one protocol on the same images."""
+    folder, rng = tmp_path / "results", np.random.default_rng(0)
+    for i, quality in enumerate((0.5, 0.52, 0.7, 0.9)):
+        residual = ("skip", "skipless")[i % 2]
+        with_counts(folder, counts_of(rng, quality=quality), residual=residual, name=f"m{i}.pth")
+    return folder
+
+
+def test_every_two_models_are_compared_on_the_same_images(tmp_path, four):
+    page = made(tmp_path, four)
+    assert len(page.of("article", "comparison")) == 1
+    labels = [a["data-label"] for a in page.of("td", "number") if a["data-label"][0] == "−"]
+    assert sorted(labels) == sorted(f"− m{i}.pth" for i in range(4) for _ in range(3))
+    words = text_of(page)
+    assert "p-values are corrected for 6 comparisons (Holm)" in words
+    assert words.count("skipless − skip") == 0
+
+
+def test_differences_are_those_of_compare_with_holms_correction(tmp_path):
+    """Of CorLoc, whose test draws nothing at random."""
+    rng = np.random.default_rng(0)
+    for i, quality in enumerate((0.3, 0.5, 0.9)):
+        scores = scores_by_block(rng, 60, quality=quality)[:, :1]
+        put_tokencut(tmp_path, scores, layers="11", blocks=[11], depth=12, name=f"m{i}")
+    found = entries(read_results(tmp_path))
+    differences = paired_differences(found)
+    assert list(differences) == [(0, 1), (0, 2), (1, 2)]
+    alone = [paired(found[b].stored, found[a].stored) for a, b in differences]
+    corrected = holm([one.p_value for one in alone])
+    for one, other, p in zip(differences.values(), alone, corrected, strict=True):
+        assert one.value == pytest.approx(other.difference)
+        assert one.p_value == pytest.approx(p) and one.p_value >= other.p_value
+
+
+def test_a_model_without_counts_does_not_hide_the_differences_of_the_others(tmp_path, four):
+    first = next(four.glob("*.npz"))
+    name = json.loads(first.with_suffix(".json").read_text())["checkpoint"]["name"]
+    first.unlink()
+    words = text_of(made(tmp_path, four))
+    assert (
+        f"corrected for 3 comparisons (Holm). Bold: p < 0.05. Without counts by image: {name}."
+        in words
+    )
+
+
+def test_two_models_of_one_variant_are_compared_by_name(tmp_path):
+    folder, rng = tmp_path / "results", np.random.default_rng(0)
+    for name, quality in (("a.pth", 0.4), ("b.pth", 0.9)):
+        with_counts(folder, counts_of(rng, quality=quality), name=name)
+    page = made(tmp_path, folder)
+    words = text_of(page)
+    assert re.search(r"b\.pth − a\.pth: \+\d+\.\d \[\+\d.*?\], p < 0\.001, paired over", words)
+    assert "skipless −" not in words and "Only" not in words
+    assert re.search(r"dog \d+\.\d \d+\.\d \+\d+\.\d \[", words)  # no empty differences
+
+
+def test_the_models_own_table_comes_first(tmp_path, four):
+    page = made(tmp_path, four)
+    first = page.text().index("m0.pth")
+    assert page.text().index("Scores") < first < page.text().index("All scores.")
+    (title,) = [text for tag, text in page.texts if tag == "title"]
+    assert title == "Evaluation of 4 models on VOC2012"
+
+
+def test_the_papers_tables_have_only_the_papers_records(tmp_path):
+    own = [
+        make_result(epoch=None, name="own", optimizer="LARS"),
+        make_result(epoch=0, name="untrained"),
+    ]
+    records = [*paper_records("table2"), *own]
+    page = made(tmp_path, records)
+    headers = {a.get("data-label", "") for a in page.of("td", "number")}
+    assert "Table 2." in text_of(page) and "VOC2012, 300 skip" in headers
+    assert not headers & {"VOC2012, ? epochs skip", "VOC2012, 0 skip"}
+    for dataset, epoch in (("shapes", 300), ("voc", None)):
+        records = [
+            make_result(dataset=dataset, epoch=epoch, residual=residual, name=residual)
+            for residual in ("skip", "skipless")
+        ]
+        assert "Table " not in text_of(made(tmp_path, records))
+
+
+def test_checkpoints_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    records = [
+        make_result(name="last.pth", sha256=sha * 64, call={"ckpt": f"/runs/{run}/last.pth"})
+        for run, sha in (("one", "a"), ("two", "b"))
+    ]
     words = text_of(made(tmp_path, records))
-    assert "Only skip here" in words and "Only skipless here" in words and "epochs 10" in words
+    assert "one/last.pth" in words and "two/last.pth" in words
+
+
+def test_a_model_has_one_colour_and_marker_everywhere(tmp_path, four):
+    text = report(four, tmp_path / "r.html").read_text("utf-8")
+    samples = re.findall(
+        r'class="sample (c\d)".*?<path d="(M.*?)"/></g></svg>&nbsp;<span>(m\d)', text
+    )
+    looks = {}
+    for colour, shape, name in samples:
+        looks.setdefault(name, set()).add((colour, shape))
+    assert sorted(looks) == ["m0", "m1", "m2", "m3"]
+    assert all(len(found) == 1 for found in looks.values())
+    assert len(set.union(*looks.values())) == 4
+
+
+def test_dots_have_an_axis_below_them(tmp_path, four):
+    text = report(four, tmp_path / "r.html").read_text("utf-8")
+    (article,) = re.findall(r"<article.*?</article>", text, re.S)
+    foot = article[article.index("<tfoot>") :]
+    assert len(re.findall(r'<text [^>]*text-anchor="middle">[\d.]+</text>', foot)) >= 2
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "shown"),
+    [
+        ("one two three", 13, "one two three"),
+        ("one two three", 12, "one two …"),
+        ("one " + "x" * 30, 12, "one …"),
+    ],
+)
+def test_headings_are_cut_between_words(text, most, shown):
+    assert charts.clip(text, most) == shown
+
+
+def test_names_break_after_separators_alone():
+    assert charts.breakable("vit_s-16<x>.pth") == "vit_<wbr>s-<wbr>16&lt;x&gt;.pth"
+
+
+# -- tables, provenance, classes
 
 
 def test_the_papers_tables_as_the_paper_prints_them(tmp_path):
@@ -178,7 +321,7 @@ def points(svg):
 
 
 def test_points_are_where_they_should_be():
-    line = Line("a", "skip", (Point(0, 10), Point(50, 20), Point(100, 30)))
+    line = Line("a", Look(), (Point(0, 10), Point(50, 20), Point(100, 30)))
     x, y = charts.Axis("x", 0, 100, (0, 50, 100)), charts.Axis("y", 10, 30, (10, 30))
     left, right = charts.LEFT, charts.WIDTH - charts.RIGHT
     top, bottom = charts.TOP, charts.HEIGHT - charts.BOTTOM
@@ -187,7 +330,7 @@ def test_points_are_where_they_should_be():
 
 
 def test_band_goes_along_the_intervals():
-    line = Line("a", "skip", (Point(0, 15, (10, 20)), Point(100, 25, (20, 30))))
+    line = Line("a", Look(), (Point(0, 15, (10, 20)), Point(100, 25, (20, 30))))
     x, y = charts.Axis("x", 0, 100, ()), charts.Axis("y", 10, 30, ())
     svg = charts.line_chart([line], x, y, "")
     to_y = replace(y, start=charts.HEIGHT - charts.BOTTOM, end=charts.TOP).at
@@ -198,7 +341,7 @@ def test_band_goes_along_the_intervals():
 
 
 def test_rates_stand_on_a_logarithmic_axis():
-    line = Line("a", "skip", tuple(Point(10.0**-n, 1.0) for n in (1, 2, 3)))
+    line = Line("a", Look(), tuple(Point(10.0**-n, 1.0) for n in (1, 2, 3)))
     svg = charts.line_chart([line], charts.log_axis("rate", [line]), charts.y_axis("y", [line]), "")
     (a, _), (b, _), (c, _) = points(svg)
     assert a - b == pytest.approx(b - c, abs=0.02) and a > b
@@ -241,7 +384,7 @@ def test_curves_over_epochs_blocks_and_rates(tmp_path):
     ]  # fmt: skip
     assert "skipless SOAP from 43.3 at 100 to 50.0 at 300" in said[0]
     assert "skipless AdamW, epoch 300: 50.0 [39.0, 52.0]" in text_of(page)
-    assert len(page.of("circle", "ring")) == 2  # the rate that was taken, of either variant
+    assert len(page.of("circle", "ring")) == 12  # the rate that was taken, of each model
 
 
 def test_one_y_axis_for_the_charts_of_a_data_set(tmp_path):
@@ -286,7 +429,8 @@ def test_all_blocks_of_a_record_are_a_curve_with_a_ring_around_the_chosen_one(tm
         variant, metrics = record["checkpoint"]["residual"], record["metrics"]
         for row in metrics["blocks"]:
             low, high = row["interval"]
-            words = f"{variant}, block {row['block']}: {row['corloc']:.1f} [{low:.1f}, {high:.1f}]"
+            model = f"{variant}.pth, {variant}"
+            words = f"{model}, block {row['block']}: {row['corloc']:.1f} [{low:.1f}, {high:.1f}]"
             found = re.search(rf"<title>{re.escape(words)}</title>(.*?)</g>", svg)
             assert ('class="ring"' in found.group(1)) == (row["block"] == metrics["block"])
 
@@ -315,21 +459,21 @@ def test_methods_and_measures_have_charts_of_their_own(tmp_path):
     page = made(tmp_path, [tokencut_result(scores, **way)[0] for way in ways])
     said = [a["aria-label"].partition(" from ")[0] for a in page.of("svg", "chart")]
     assert sorted(said) == [
-        "CorLoc over blocks, VOC2012, tensor keys; skip",
-        "CorLoc over blocks, VOC2012, tensor tokens; skip",
-        "CorLoc over blocks, VOC2012; skip",
-        "IoU over blocks, VOC2012; skip",
+        "CorLoc over blocks, VOC2012, tensor keys; model.pth, skip",
+        "CorLoc over blocks, VOC2012, tensor tokens; model.pth, skip",
+        "CorLoc over blocks, VOC2012; model.pth, skip",
+        "IoU over blocks, VOC2012; model.pth, skip",
     ]
     words = text_of(page)
     assert "3 of TokenCut" in words and "1 of LOST" in words
-    assert "LOST, CorLoc over blocks" in words and "LOST, CorLoc, trainval" in words
+    assert "LOST, CorLoc VOC2012 trainval" in words and "TokenCut, IoU" in words
 
 
 def test_summary_names_the_block_and_that_it_was_chosen(tmp_path, discovery):
     words = text_of(made(tmp_path, discovery))
     assert "VOC2012, all blocks TokenCut, CorLoc, trainval" in words
-    assert len(re.findall(r"pth, block \d+ of 12", words)) == 2
-    assert re.search(r"paired over 80 images\. The best were chosen first, for which p", words)
+    assert len(re.findall(r"pth skip(?:less)? block \d+ of 12", words)) == 2
+    assert re.search(r"paired over 80 images\. The blocks were chosen on these images", words)
     assert "chosen on the evaluated images, as the paper does" in words  # Table 4
     assert "learning rate chosen" not in words
 
@@ -547,10 +691,12 @@ def test_one_truth_of_two_evaluations_is_shown_once(tmp_path):
 
 
 def test_many_images_of_one_evaluation_do_not_push_out_the_others(tmp_path):
-    probed, discovered = ([f"{kind}{i}" for i in range(12)] for kind in "pt")
+    probed, discovered = ([f"{kind}{i}" for i in range(90)] for kind in "pt")
     of_probe_and_tokencut(tmp_path, data_part(), probed, discovered, ((1, 2, 3), (3, 2, 1)))
-    rows = [a.partition(":")[0] for a in alts(made(tmp_path, tmp_path)) if a.endswith(": image")]
-    assert sorted(rows) == [f"{kind}{i}" for kind in "pt" for i in range(6)]
+    page = made(tmp_path, tmp_path)
+    rows = [a.partition(":")[0] for a in alts(page) if a.endswith(": image")]
+    assert sorted(rows) == sorted(f"{kind}{i}" for kind in "pt" for i in range(80))
+    assert "20 more images" in text_of(page)
 
 
 def test_two_lists_of_images_of_one_split_have_a_heading_each(tmp_path):
@@ -574,7 +720,34 @@ def test_of_many_records_the_best_are_shown(tmp_path):
         with_tiles(tmp_path, result)
     page = made(tmp_path, tmp_path)
     shown = {a["alt"].rsplit(", ")[-1] for a in page.of("img") if "src" in a and "skip" in a["alt"]}
-    assert shown == {"m18", "m19"} and "18 more records" in text_of(page)
+    assert shown == {f"m{i}" for i in range(12, 20)} and "12 more records" in text_of(page)
+
+
+def test_pictures_have_what_they_are_filtered_and_sorted_by(tmp_path):
+    counts = np.zeros((2, 3, 3), np.int32)
+    counts[0, :, 0] = 8, 8, 8  # all background, all right
+    counts[1, :, 1] = 4, 4, 8  # a cat, half of it found …
+    counts[1, 1, 2] = 4  # … and half of it called a dog
+    result = with_counts(tmp_path, counts)
+    with_tiles(tmp_path, result, images=("val_000", "val_001", "unknown"))
+    page = made(tmp_path, tmp_path)
+    rows = page.of("div", "row-of-pictures")
+    assert [json.loads(row["data-scores"]) for row in rows] == [
+        {result.id: 100.0}, {result.id: 25.0}, {}
+    ]  # fmt: skip
+    assert [json.loads(row["data-classes"]) for row in rows] == [["background"], ["cat", "dog"], []]
+    options = [a["value"] for a in page.of("option")]
+    assert {"", "background", "cat", "dog", "lowest", result.id, "truth"} <= set(options)
+    assert "difference" in options  # of the overlay; that of two models takes two
+    assert options.count("difference") == 1
+
+
+def test_pictures_without_counts_cannot_be_sorted(tmp_path, pair):
+    for path in pair[0].glob("*.npz"):
+        path.unlink()
+    page = made(tmp_path, pair[0])
+    assert len(sources(page)) == 8 and not page.of("select", "order")
+    assert page.of("select", "overlay")
 
 
 # -- what it keeps out
@@ -628,8 +801,10 @@ def test_records_of_every_odd_kind(tmp_path):
 
 
 def test_one_record_alone(tmp_path):
-    words = text_of(made(tmp_path, make_result(value=12.3)))
-    assert "12.3" in words and "Only skip here: nothing to compare it with." in words
+    page = made(tmp_path, make_result(value=12.3))
+    words = text_of(page)
+    assert "12.3" in words and "Only" not in words
+    assert not page.of("article", "comparison") and not page.of("table", "by-class")
 
 
 def test_damaged_and_newer_records_are_named(tmp_path, pair):

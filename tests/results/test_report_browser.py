@@ -6,7 +6,7 @@ import browser
 import numpy as np
 import pytest
 from made import counts_of, make_result, put_tokencut, scores_by_block, with_counts
-from pages import SCRIPT, hostile_records, with_tiles
+from pages import SCRIPT, hostile_records, tile, with_tiles
 
 from skipbench.record_store import write_result
 from skipbench.results.report import report
@@ -126,11 +126,12 @@ def test_provenance_opens_by_click_and_by_keyboard(chromium, rich_page):
     with chromium.open(rich_page) as tab:
         shown = "document.getElementById('provenance').open"
         inside = "document.querySelector('#provenance .inside').innerText"
-        tab.run("document.querySelector('td a.score').click()")
+        link = "document.querySelector('#comparisons td a.score')"
+        tab.run(f"{link}.click()")
         assert tab.run(shown) and "skipbench probe --ckpt '/a b/c.pth'" in tab.run(inside)
         tab.press("Escape", 27)
         assert not tab.run(shown)
-        tab.run("document.querySelector('td a.score').focus()")
+        tab.run(f"{link}.focus()")
         tab.press("Enter", 13, "\r")
         assert tab.run(shown)
         tab.run("document.querySelector('#provenance .close').click()")
@@ -146,6 +147,110 @@ def test_pictures_enlarge_and_step(chromium, rich_page):
         tab.press("ArrowRight", 39)
         assert "prediction" in tab.run(caption)
         assert tab.run("document.querySelector('#picture img').naturalWidth") > 0
+
+
+@pytest.fixture(scope="module")
+def gallery_page(tmp_path_factory):
+    """Two models and three images, each harder than the one before for the second model."""
+    folder = tmp_path_factory.mktemp("gallery")
+    images = [f"val_{i:03d}" for i in range(3)]
+    for name, right in (("a.pth", (9, 9, 9)), ("b.pth", (8, 5, 2))):
+        counts = np.zeros((3, 3, 3), np.int32)
+        for image, number in enumerate(right):  # one class each
+            counts[image, :, image] = number, number, 10
+        result = with_counts(folder / "results", counts, name=name)
+        tiles = with_tiles(folder / "results", result, images=images)
+        for image in images:
+            tile(tiles, f"{image}_t.png", (0, 255, 0))
+            tile(tiles, f"{image}_prediction.png", (0, 0, 255))
+    return report(folder / "results", folder / "gallery.html")
+
+
+CHOOSE = """(() => {
+  const select = document.querySelector('.gallery select.%s');
+  select.value = [...select.options].find((option) => option.text.startsWith('%s')).value;
+  select.dispatchEvent(new Event('change', {bubbles: true}));
+})()"""
+SHOWN_ROWS = (
+    "[...document.querySelectorAll('.row-of-pictures')].filter(row => row.checkVisibility())"
+    ".map(row => row.querySelector('h4').innerText.trim())"
+)
+
+
+def test_pictures_are_filtered_by_class_and_sorted_by_score_and_difference(chromium, gallery_page):
+    with chromium.open(gallery_page) as tab:
+        assert tab.run(SHOWN_ROWS) == ["val_000", "val_001", "val_002"]
+        tab.run(CHOOSE % ("order", "lowest"))
+        tab.run(CHOOSE % ("first", "b.pth"))
+        assert tab.run(SHOWN_ROWS) == ["val_002 20.0", "val_001 50.0", "val_000 80.0"]
+        tab.run(CHOOSE % ("order", "highest"))
+        assert tab.run(SHOWN_ROWS)[0] == "val_000 80.0"
+        tab.run(CHOOSE % ("order", "difference"))
+        tab.run(CHOOSE % ("first", "a.pth"))
+        tab.run(CHOOSE % ("second", "b.pth"))
+        assert tab.run(SHOWN_ROWS) == ["val_002 +70.0", "val_001 +40.0", "val_000 +10.0"]
+        tab.run(CHOOSE % ("by-class", "cat"))
+        assert tab.run(SHOWN_ROWS) == ["val_001 +40.0"]
+        assert tab.run("document.querySelector('.gallery output').textContent") == "1 of 3 images"
+        tab.run(CHOOSE % ("by-class", "all"))
+        tab.run(CHOOSE % ("order", "data set order"))
+        assert tab.run(SHOWN_ROWS) == ["val_000", "val_001", "val_002"] and quiet(tab)
+
+
+def test_overlays_are_toggled_by_a_key(chromium, gallery_page):
+    of_model = """(() => {
+      const row = document.querySelector('.row-of-pictures');
+      const image = row.querySelector('img[data-truth]');
+      const [picture, truth] = [...row.querySelectorAll('.shared img')].map((one) => one.src);
+      const is = {[picture]: 'image', [truth]: 'truth'}[image.src] ?? 'prediction';
+      return [is, row.querySelectorAll('img.against').length, image.alt];
+    })()"""
+    with chromium.open(gallery_page) as tab:
+        own = tab.run(of_model)[2]
+        tab.press("g", 71)
+        assert tab.run(of_model)[:2] == ["prediction", 0]  # the pointer is elsewhere
+        tab.run("document.querySelector('.gallery .enlarge').focus()")
+        for key, code, expected in (
+            ("g", 71, ["truth", 0, f"{own} (ground truth)"]),
+            ("d", 68, ["prediction", 2, f"{own} (difference from ground truth)"]),
+            ("i", 73, ["image", 0, f"{own} (image)"]),
+            ("p", 80, ["prediction", 0, own]),
+        ):
+            tab.press(key, code)
+            assert tab.run(of_model) == expected
+        tab.run("document.querySelector('.gallery img[data-truth]').click()")
+        tab.press("d", 68)
+        assert tab.run("document.querySelectorAll('#picture img').length") == 2
+        blend = "getComputedStyle(document.querySelector('#picture img.against')).mixBlendMode"
+        assert tab.run(blend) == "difference" and quiet(tab)
+
+
+def test_on_a_phone_tables_are_cards(chromium, rich_page):
+    cells = "[...document.querySelectorAll('.comparison td.number')]"
+    beside = f"new Set({cells}.map(cell => Math.round(cell.getBoundingClientRect().left))).size"
+    with chromium.open(rich_page, width=400) as tab:
+        assert not tab.run("document.querySelector('.cards thead').checkVisibility()")
+        assert tab.run(beside) == 1
+        label = f"getComputedStyle({cells}[0], '::before').content"
+        assert tab.run(label) == '"mIoU"'
+    with chromium.open(rich_page, width=1400) as tab:
+        assert tab.run("document.querySelector('.cards thead').checkVisibility()")
+        assert tab.run(beside) > 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_of_models_stand_out(chromium, rich_page, scheme):
+    own = """[...Array(8).keys()].map((i) => {
+      const mark = document.createElement('p');
+      mark.className = `c${i}`;
+      mark.style.color = 'var(--own)';
+      mark.textContent = 'mark';
+      document.querySelector('main').append(mark);
+    })"""
+    with chromium.open(rich_page, scheme=scheme) as tab:
+        tab.run(own)
+        found = [ratio for ratio, html in tab.run(CONTRASTS) if "mark</p>" in html]
+        assert len(found) == 8 and min(found) > 4.5
 
 
 def test_the_curve_over_blocks_has_its_points_where_they_can_be_met(chromium, rich_page):
@@ -167,9 +272,8 @@ def test_the_curve_over_blocks_has_its_points_where_they_can_be_met(chromium, ri
     with chromium.open(rich_page) as tab:
         ((points, far, titles),) = tab.run(rings)
         assert points == 24 and len(far) == 2 and max(far) < 1
-        assert titles[0].startswith("skip, block 0: ") and titles[-1].startswith(
-            "skipless, block 11"
-        )
+        assert titles[0].startswith("skip300.pth, skip, block 0: ")
+        assert titles[-1].startswith("skipless300.pth, skipless, block 11")
 
 
 def test_a_hostile_name_does_nothing(chromium, tmp_path):

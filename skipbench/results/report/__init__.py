@@ -1,6 +1,6 @@
 """`skipbench report`: records as one page that needs no other file.
 
-records → summary, tables, curves, classes, pictures, provenance → page.html with jinja2
+records → scores, comparisons, tables, curves, classes, pictures, provenance → page.html, jinja2
 
 Text from files stays text: jinja2 escapes it, invisible and direction-changing characters are
 written out, and the page's policy lets only its own script run.
@@ -10,7 +10,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -22,17 +22,17 @@ from skipbench.files import ensure_writable, user_path, write_whole
 from skipbench.results.entries import Entry, entries
 from skipbench.results.read import Source, Stored, listed, sift
 from skipbench.results.report.charts import environment
+from skipbench.results.report.comparisons import Comparison, by_class, comparisons, score_table
 from skipbench.results.report.curves import over_blocks, over_epochs, over_rates
+from skipbench.results.report.models import looks_of, told_apart
 from skipbench.results.report.pictures import picture_groups
 from skipbench.results.report.records import anchors_of, page_records
-from skipbench.results.report.summary import by_class, comparisons, summary
 from skipbench.results.scores import Score, only, parse_where
 from skipbench.results.tables import Table, tables
-from skipbench.results.tables.layouts import LAYOUTS
+from skipbench.results.tables.layouts import LAYOUTS, Layout
 from skipbench.results.tables.render import brackets
 from skipbench.results.words import dataset_name, in_order, short
 
-TITLE = "Skip and skipless vision transformers"
 MOST_BY_PROTOCOL = 6  # tables of one layout; beyond, `plain` shows them better
 COPIES = (("latex", "LaTeX"), ("csv", "CSV"), ("md", "Markdown"))
 
@@ -60,7 +60,7 @@ def report(
         raise UsageError(f"{path} is a folder: give a file, such as report.html")
     ensure_writable(path.parent)
     records, left_out = read_records(results, where, strict)
-    write_whole(path, page(records, title or TITLE, left_out).encode())
+    write_whole(path, page(records, title or default_title(records), left_out).encode())
     return path
 
 
@@ -80,6 +80,17 @@ def read_records(
     damaged = f" ({len(left_out)} could not be read)" if left_out else ""
     place = f"in {places}" if places else "to show"
     raise UsageError(f"no records {place}{damaged}: give a folder with results of an evaluation")
+
+
+def default_title(records: Sequence[Stored]) -> str:
+    """ "Evaluation of 7 models on VOC2012, ADE20K" """
+    scores = [Score(stored) for stored in records]
+    models = {(one.sha256, one.facts["residual"]): one.facts["checkpoint"] for one in scores}
+    facts = sorted((one.facts for one in scores), key=lambda one: in_order(one, ["dataset"]))
+    data = dict.fromkeys(dataset_name(one["dataset"]) for one in facts)
+    who = short(*models.values()) if len(models) == 1 else f"{len(models)} models"
+    where = ", ".join(map(short, data)) if len(data) <= 3 else f"{len(data)} data sets"
+    return f"Evaluation of {who} on {where}"
 
 
 def page(records: Sequence[Stored], title: str, left_out: Sequence[str] = ()) -> str:
@@ -111,22 +122,23 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _parts(records: Sequence[Stored], left_out: Sequence[str]) -> dict[str, Any]:
+def _parts(given: Sequence[Stored], left_out: Sequence[str]) -> dict[str, Any]:
+    records = told_apart(given)
     found = entries(records)
-    pairs = comparisons(found)
-    pictures, unreadable = picture_groups(records)
+    looks = looks_of(records)
+    compared = comparisons(found, looks)
+    pictures, unreadable = picture_groups(records, looks)
     evaluations = {entry.first.evaluation.name: entry.first.evaluation for entry in found}
+    curves = (over_epochs(found), over_blocks(found, looks), over_rates(found, looks))
     return {
         "about": _about([Score(stored) for stored in records]),
         "left_out": [*left_out, *unreadable],
-        "summary": summary(pairs),
+        "scores": _own_table(compared),
+        "looks": {(p.name, p.variant): p.look for one in compared for p in one.scored},
+        "comparisons": [one for one in compared if len(one.peers) > 1],
         "tables": page_tables(found),
-        "curves": [
-            ("Over epochs", over_epochs(found)),
-            ("Over blocks", over_blocks(found)),
-            ("Over learning rates", over_rates(pairs)),
-        ],
-        "classes": by_class(pairs),
+        "curves": [section for section in curves if section["charts"]],
+        "classes": by_class(compared),
         "pictures": pictures,
         "glossary": [term for one in evaluations.values() for term in one.glossary.items()],
         "records": page_records(records, found),
@@ -160,41 +172,54 @@ def _some(names: Iterable[str], most: int = 12) -> str:
     return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-# -- tables: every layout that the records fill, and one with all of them
+# -- tables: all models, the paper's layouts where the records are the paper's, and all scores
+
+
+def _own_table(compared: Sequence[Comparison]) -> dict[str, Any] | None:
+    made = score_table(compared)
+    return _shown(made, "table-scores", "Scores") if made else None
 
 
 def page_tables(found: Sequence[Entry]) -> list[dict[str, Any]]:
-    made = [one for layout in LAYOUTS for one in _of_layout(found, layout)]
+    made = [(layout.label, one) for layout in LAYOUTS.values() for one in _of_paper(found, layout)]
     stored = [one for entry in found for one in entry.stored]
-    made += tables(stored, layout="plain") if stored else []
-    return [_shown(one, f"table-{i}") for i, one in enumerate(made)]
+    made += [("All scores", one) for one in tables(stored, layout="plain")] if stored else []
+    return [_shown(one, f"table-{i}", name) for i, (name, one) in enumerate(made)]
 
 
-def _of_layout(found: Sequence[Entry], layout: str) -> list[Table]:
+def _of_paper(found: Sequence[Entry], layout: Layout) -> list[Table]:
     """Empty if the records do not fit: `plain` has them all. One score alone is no table."""
-    wanted = LAYOUTS[layout].evaluation
-    stored = [one for e in found if e.facts["evaluation"] == wanted for one in e.stored]
+    stored = [one for e in found if _is_in_paper(e.facts, layout) for one in e.stored]
     for by in (None, "protocol"):
         try:
-            made = tables(stored, layout=layout, by=by, compact=True) if stored else []
+            made = tables(stored, layout=layout.name, by=by, compact=True) if stored else []
         except UsageError:  # several protocols, or several records for one cell
             continue
         return [t for t in made if len(t.entries) > 1] if len(made) <= MOST_BY_PROTOCOL else []
     return []
 
 
-def _shown(made: Table, anchor: str) -> dict[str, Any]:
+def _is_in_paper(facts: Mapping[str, Any], layout: Layout) -> bool:
+    """A row, a column, and what is on no axis."""
+    row, column = layout.place(facts)
+    if facts["evaluation"] != layout.evaluation:
+        return False
+    if row not in layout.paper_rows or column not in layout.paper_columns:
+        return False
+    return all(facts[fact] == layout.usual_at(row, fact) for fact in layout.usual)
+
+
+def _shown(made: Table, anchor: str, name: str) -> dict[str, Any]:
     ci = any(entry.interval or entry.spread is not None for entry in made.entries)
     made = replace(made, ci=ci)
-    layout = LAYOUTS.get(made.layout)
     return {
         "anchor": anchor,
-        "name": layout.label if layout else "All scores",
+        "name": name,
         "table": made,
         "groups": made.spans,
         "notes": brackets(made),
         "copies": [
-            (f"{anchor}-{format}", name, made.text(format, fragment=True))
-            for format, name in COPIES
+            (f"{anchor}-{format}", title, made.text(format, fragment=True))
+            for format, title in COPIES
         ],
     }

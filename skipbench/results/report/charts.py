@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-STRIP = 220  # width of dots on one line, in pixels
+STRIP = 190  # width of dots on one line, in pixels
 WIDTH, HEIGHT = 380, 236
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 12, 42  # margins around the plot
 MOST_TICKS = 7
@@ -109,7 +109,7 @@ def strip_axis(values: Sequence[float]) -> Axis:
     low, high = min(values), max(values)
     air = 0.03 * (high - low) or 1.0
     low, high = low - air, high + air
-    return Axis("", low, high, ticks(low, high, 5), start=10, end=STRIP - 10)
+    return Axis("", low, high, ticks(low, high, 5), start=12, end=STRIP - 12)
 
 
 def log_axis(label: str, lines: Iterable[Line]) -> Axis:
@@ -145,7 +145,7 @@ def breakable(text: object) -> "Markup":
     """A long name may break after a separator, and nowhere else."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"([^\w\s&;#<>]|_)(?=\w)", r"\1<wbr>", str(escape(short(text)))))
+    return Markup(re.sub(r"([^\w\s&;#<>.]|_)(?=\w)", r"\1<wbr>", str(escape(short(text)))))
 
 
 def line_chart(lines: Sequence[Line], x: Axis, y: Axis, alt: str) -> "Markup":

@@ -34,7 +34,8 @@ from skipbench.results.words import (
 MOST_COMPARED = 12  # models in one comparison; of more, those with the highest scores
 MOST_BY_CLASS = 8
 MANY_CLASSES, MANY_PARTS = 30, 6  # more are folded away
-RESAMPLES_EACH = 100  # for each comparison: fewer could not give a small corrected p-value
+SIGNIFICANT = 0.05
+RESAMPLES_EACH = 200  # for each difference: corrected p-values can go down to 0.01
 MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 SAME = ("evaluation", "method", "dataset", "split", "features")  # in one comparison
 
@@ -70,9 +71,21 @@ class Difference:
         return replace(self, value=-self.value, interval=(-high, -low))
 
     @property
-    def words(self) -> str:
+    def shown(self) -> str:
+        return signed(self.value)
+
+    @property
+    def ends(self) -> str:
         low, high = map(signed, self.interval)
-        return f"{signed(self.value)} [{low}, {high}], {p_text(self.p_value)}"
+        return f"[{low}, {high}]"
+
+    @property
+    def p(self) -> str:
+        return p_text(self.p_value)
+
+    @property
+    def is_significant(self) -> bool:
+        return self.p_value < SIGNIFICANT
 
 
 @dataclass(frozen=True)
@@ -117,7 +130,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> dict[tuple[int, int], Difference]:
-        """Row minus column, for every two; empty without counts by image."""
+        """Row minus column, for every two that have counts by image."""
         try:
             found = paired_differences([peer.entry for peer in self.peers])
         except (SkipbenchError, *MISSHAPEN):
@@ -134,21 +147,25 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """No more than can be said. Overlapping intervals prove nothing, and it says so."""
-        if self.differences and self.two:
-            words = f"{self._minus}: {self.differences[self.two].words}"
-        elif self.differences:
-            number = len(self.differences) // 2
-            words = (
-                f"Row − column [95 % interval]; p-values are corrected for {number} comparisons "
-                "(Holm). Bold: below 0.05"
-            )
-        elif self.two:
-            return f"{self._above}; {_intervals([peer.entry for peer in self.peers])}."
-        else:
+        if not self.differences:
+            if self.two:
+                return f"{self._above}; {_intervals([peer.entry for peer in self.peers])}."
             return "Not tested: that takes the counts by image (.npz) of all records."
-        allowance = " The blocks were chosen on these images, for which p makes no allowance."
+        over = f"paired over {self.images:,} images"
+        if self.two:
+            one = self.differences[self.two]
+            words = f"{self._minus}: {one.shown} {one.ends}, {one.p}, {over}."
+        else:
+            words = (
+                f"Row − column [95 % interval], {over}; p-values are corrected for "
+                f"{len(self.differences) // 2} comparisons (Holm). Bold: p < {SIGNIFICANT:g}."
+            )
+        tested = {i for pair in self.differences for i in pair}
+        if left_out := [p.name for i, p in enumerate(self.peers) if i not in tested]:
+            words += f" Without counts by image: {', '.join(map(short, left_out))}."
         chosen = any(_chosen_on_the_answer(peer.entry) for peer in self.peers)
-        return f"{words}, paired over {self.images:,} images.{allowance if chosen else ''}"
+        allowance = " The blocks were chosen on these images, for which p makes no allowance."
+        return words + (allowance if chosen else "")
 
     @property
     def _names(self) -> tuple[str, str]:
@@ -218,23 +235,29 @@ def _peers(group: Sequence[Entry], looks: Mapping[Model, Look]) -> list[Peer]:
 
 def paired_differences(found: Sequence[Entry]) -> dict[tuple[int, int], Difference]:
     """(a, b) → a − b, for a before b; all on the same resamples of the images."""
-    names = [entry.first.result.dataset["names"] for entry in found]
-    if any(one != names[0] for one in names):
+    counted = {i: counts for i, entry in enumerate(found) if (counts := _counts(entry))}
+    if len(counted) < 2:
         return {}
-    pairs = list(combinations(range(len(found)), 2))
-    models = [ModelCounts(e.first.result, [one.counts() for one in e.stored]) for e in found]
-    resamples = max(RESAMPLES, RESAMPLES_EACH * len(pairs))
-    weights = resample_weights(len(names[0]), resamples, seed=0)
-    drawn = [model.score(model.resampled(weights)) for model in models]
+    pairs = list(combinations(counted, 2))
+    images = len(found[0].first.result.dataset["names"])
+    weights = resample_weights(images, max(RESAMPLES, RESAMPLES_EACH * len(pairs)), seed=0)
+    drawn = {i: one.score(one.resampled(weights)) for i, one in counted.items()}
     moved = [drawn[a] - drawn[b] for a, b in pairs]
     tests = [
-        p_of_difference(models[b], models[a], values)
+        p_of_difference(counted[b], counted[a], values)
         for (a, b), values in zip(pairs, moved, strict=True)
     ]
     return {
-        (a, b): Difference(models[a].value - models[b].value, interval(values), float(p))
+        (a, b): Difference(counted[a].value - counted[b].value, interval(values), float(p))
         for (a, b), values, p in zip(pairs, moved, holm(tests), strict=True)
     }
+
+
+def _counts(entry: Entry) -> ModelCounts | None:
+    try:
+        return ModelCounts(entry.first.result, [one.counts() for one in entry.stored])
+    except (SkipbenchError, *MISSHAPEN):
+        return None
 
 
 # -- all scores of a model in one row
@@ -292,7 +315,7 @@ def by_class(found: Sequence[Comparison]) -> list[dict[str, Any]]:
         scores = [_per_class(peer.entry) for peer in peers]
         ends = _class_intervals(peers)
         names = dict.fromkeys(name for score in scores for name in score)
-        rows = [_class_row(name, scores, ends.get(name)) for name in names]
+        rows = [_class_row(name, peers, scores, ends.get(name)) for name in names]
         rows.sort(key=lambda row: (row["difference"] is None, -(row["difference"] or 0)))
         known = [value for row in rows for value in row["values"] if value is not None]
         made.append(
@@ -331,6 +354,7 @@ def _class_intervals(peers: Sequence[Peer]) -> dict[str, tuple[float, float] | N
 
 def _class_row(
     name: str,
+    peers: Sequence[Peer],
     scores: Sequence[Mapping[str, float | None]],
     ends: tuple[float, float] | None,
 ) -> dict[str, Any]:
@@ -344,6 +368,7 @@ def _class_row(
     return {
         "name": name,
         "values": values,
+        "marks": [(value, None, peer.look) for value, peer in zip(values, peers, strict=True)],
         "difference": difference,
         "shown": shown if len(values) == 2 else shown.lstrip("+"),
         "interval": f"[{signed(ends[0])}, {signed(ends[1])}]" if ends else "",

@@ -1,12 +1,13 @@
 """The models of a page: names that tell them apart, and how each is drawn."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from skipbench.results.entries import Entry, grouped
+from skipbench.results.entries import grouped
 from skipbench.results.read import Stored
+from skipbench.results.scores import Score
 from skipbench.results.words import in_order
 
 COLOURS = 8  # c0 to c7 in page.css
@@ -46,13 +47,11 @@ def model_of(facts: Mapping[str, Any]) -> Model:
     return str(facts["checkpoint"]), str(facts["residual"])
 
 
-def looks_of(found: Sequence[Entry]) -> dict[Model, Look]:
+def looks_of(records: Iterable[Stored]) -> dict[Model, Look]:
     """Of every model, skip before skipless."""
-    ordered = sorted(
-        (entry.facts for entry in found),
-        key=lambda facts: in_order(facts, ("residual", "depth", "checkpoint")),
-    )
-    models = dict.fromkeys(map(model_of, ordered))
+    facts = [Score(stored).facts for stored in records]
+    facts.sort(key=lambda one: in_order(one, ("residual", "depth", "checkpoint")))
+    models = dict.fromkeys(map(model_of, facts))
     return {model: Look(i, model[1]) for i, model in enumerate(models)}
 
 

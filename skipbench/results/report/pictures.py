@@ -1,4 +1,5 @@
-"""The page's pictures: the tiles that evaluations put beside their records, side by side.
+"""The page's pictures: the tiles that evaluations put beside their records, side by side, with what
+the page's script filters and sorts them by: each image's score and classes, from the counts.
 
     results/<id>/tiles/index.json    {"tiles": [{"image", "shared": {kind: file}, "own": {…},
                                                  "note": words on its own ones}, …],
@@ -15,23 +16,30 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
-from skipbench.errors import DataError
-from skipbench.results.entries import Entry, differing_words
+from skipbench.errors import DataError, SkipbenchError
+from skipbench.results.entries import Entry, differing_words, grouped
+from skipbench.results.paired import ModelCounts
 from skipbench.results.read import Stored
+from skipbench.results.report.comparisons import MISSHAPEN
+from skipbench.results.report.models import Look, Model, model_of
 from skipbench.results.report.records import pairs_together
 from skipbench.results.scores import CHOSEN, Score
-from skipbench.results.words import dataset_name, features_name
+from skipbench.results.words import dataset_name, features_name, natural, short
 
 MOST_INDEX_BYTES = 1_000_000
 MOST_BYTES = 8_000_000  # of a picture's file
 MOST_PIXELS = 8_000_000
 MOST_SIDE = 640  # on the page; larger ones are made smaller
-MOST_IMAGES = 12  # rows of a data set
-MOST_RECORDS = 8  # side by side; of more, the best of either variant
+MOST_TILES = 320  # of a data set: the more records, the fewer images
+FEWEST_IMAGES = 12
+MOST_RECORDS = 24  # side by side
+MOST_ALIKE = 8  # of one evaluation and choice of features; of more, those with the highest scores
 PICTURE = "image"  # the kind that is the same, whatever was evaluated
 TRUTH = "truth"
 
@@ -47,14 +55,54 @@ class Tiles:
     legend: tuple[tuple[str, str], ...]
     notes: Mapping[str, str]  # image → a few words
 
+    @property
+    def id(self) -> str:
+        return self.score.result.id
+
     def files(self, image: str, part: str) -> Mapping[str, Path]:
         return self.images.get(image, {}).get(part, {})
 
     def caption(self, kind: str) -> str:
         return "ground truth" if kind == TRUTH else self.score.evaluation.tiles.get(kind, kind)
 
+    @cached_property
+    def counts(self) -> ModelCounts | None:
+        """None without counts by image, or if they do not fit the record."""
+        try:
+            return ModelCounts(self.score.result, [self.score.stored.counts()])
+        except (SkipbenchError, *MISSHAPEN):
+            return None
 
-def picture_groups(records: Sequence[Stored]) -> tuple[list[dict[str, Any]], list[str]]:
+    @cached_property
+    def scores(self) -> dict[str, float]:
+        """Each image's own score, in percent."""
+        if self.counts is None:
+            return {}
+        pairs = zip(self._names, self.counts.by_image.tolist(), strict=True)
+        return {name: round(value, 1) for name, value in pairs if isfinite(value)}
+
+    @cached_property
+    def classes(self) -> dict[str, list[str]]:
+        """Those in each image's ground truth or prediction."""
+        if self.counts is None or not self.counts.has_classes:
+            return {}
+        known, counts = self.counts.classes, self.counts.counts[0]
+        if len(known) != counts.shape[2]:
+            return {}
+        found = counts[:, 1:].sum(1) > 0
+        return {
+            name: [known[i] for i in row.nonzero()[0]]
+            for name, row in zip(self._names, found, strict=True)
+        }
+
+    @property
+    def _names(self) -> list[str]:
+        return [str(name) for name in self.score.result.dataset["names"]]
+
+
+def picture_groups(
+    records: Sequence[Stored], looks: Mapping[Model, Look]
+) -> tuple[list[dict[str, Any]], list[str]]:
     """A group for each list of images; and what was left out."""
     left_out: list[str] = []
     groups: dict[tuple[str, str, str], list[Tiles]] = {}
@@ -73,7 +121,7 @@ def picture_groups(records: Sequence[Stored]) -> tuple[list[dict[str, Any]], lis
     for (name, split, _), group in sorted(groups.items()):
         title = f"{dataset_name(name)}, {split}"
         title += _which_images(group) if titles[name, split] > 1 else ""
-        made.append(_group(title, group, left_out))
+        made.append(_group(title, group, looks, left_out))
     return made, left_out
 
 
@@ -156,39 +204,53 @@ def embed(folder: Path, path: Path) -> tuple[str, int, int]:
 # -- what is shown
 
 
-def _group(title: str, group: Sequence[Tiles], left_out: list[str]) -> dict[str, Any]:
+def _group(
+    title: str, group: Sequence[Tiles], looks: Mapping[Model, Look], left_out: list[str]
+) -> dict[str, Any]:
     shown = _chosen(group)
     # The first of each record, then the second: no record pushes out another's.
     turns = zip_longest(*(tiles.images for tiles in shown))
     names = list(dict.fromkeys(name for turn in turns for name in turn if name is not None))
-    legend = dict(pair for tiles in shown for pair in tiles.legend)
+    most = max(FEWEST_IMAGES, MOST_TILES // len(shown))
     how = _differing_settings(shown)
-    rows = [_row(name, shown, how, left_out) for name in names[:MOST_IMAGES]]
+    rows = [_row(name, shown, how, looks, left_out) for name in names[:most]]
+    rows = [row for row in rows if row["shared"] or row["sets"]]
     return {
         "title": title,
-        "rows": [row for row in rows if row["shared"] or row["sets"]],
-        "legend": list(legend.items()),
+        "rows": rows,
+        "legend": list(dict(pair for tiles in shown for pair in tiles.legend).items()),
+        "classes": sorted({name for row in rows for name in row["classes"]}, key=natural),
+        "scored": [(one.id, _label(one, how)) for one in shown if one.scores],
+        "has_truth": any(TRUTH in t["places"] for r in rows for s in r["sets"] for t in s["tiles"]),
         "more_records": len(group) - len(shown),
-        "more_images": len(names[MOST_IMAGES:]),
+        "more_images": len(names[most:]),
     }
 
 
+def _label(tiles: Tiles, how: Mapping[str, str]) -> str:
+    facts = tiles.score.facts
+    words = (facts["checkpoint"], facts["residual"], *_words(tiles, how))
+    return ", ".join(short(word) for word in words)
+
+
+def _words(tiles: Tiles, how: Mapping[str, str], *more: str) -> list[str]:
+    """The evaluation, the features, and settings if they differ; without repeats."""
+    words = (tiles.score.title, *more, features_name(tiles.score.facts["features"]), how[tiles.id])
+    return [word for word in dict.fromkeys(words) if word]
+
+
 def _chosen(group: Sequence[Tiles]) -> list[Tiles]:
-    """All, if they are few; else the best of either variant for each choice of features."""
+    """The best of each evaluation and choice of features."""
     ordered = sorted(group, key=lambda tiles: pairs_together(tiles.score))
-    if len(ordered) <= MOST_RECORDS:
-        return ordered
-    best: dict[tuple[Any, ...], Tiles] = {}
-    for tiles in ordered:
-        facts = tiles.score.facts
-        key = tuple(facts[name] for name in ("evaluation", "method", "features", "residual"))
-        if key not in best or _value(tiles) > _value(best[key]):
-            best[key] = tiles
-    return list(best.values())[:MOST_RECORDS]
+    facts = ("evaluation", "method", "features")
+    alike = grouped(ordered, lambda tiles: tuple(tiles.score.facts[name] for name in facts))
+    best = [sorted(some, key=_best_first)[:MOST_ALIKE] for some in alike.values()]
+    shown = {tiles.id for some in best for tiles in some}
+    return [tiles for tiles in ordered if tiles.id in shown][:MOST_RECORDS]
 
 
-def _value(tiles: Tiles) -> float:
-    return tiles.score.value if tiles.score.known else float("-inf")
+def _best_first(tiles: Tiles) -> float:
+    return -tiles.score.value if tiles.score.known else float("inf")
 
 
 def _differing_settings(shown: Sequence[Tiles]) -> dict[str, str]:
@@ -204,42 +266,69 @@ def _differing_settings(shown: Sequence[Tiles]) -> dict[str, str]:
 
 
 def _row(
-    image: str, shown: Sequence[Tiles], how: Mapping[str, str], left_out: list[str]
+    image: str,
+    shown: Sequence[Tiles],
+    how: Mapping[str, str],
+    looks: Mapping[Model, Look],
+    left_out: list[str],
 ) -> dict[str, Any]:
     """how: words on a record, by its id."""
+    shared, places = _shared(image, shown, left_out)
     sets: dict[str, list[dict[str, Any]]] = {}
     for tiles in shown:
-        score, identity = tiles.score, tiles.score.result.id
-        about = {"facts": score.facts, "id": identity, "note": tiles.notes.get(image)}
-        for kind, made in _embedded(tiles.files(image, "own"), left_out):
-            features = features_name(score.facts["features"])
-            words = dict.fromkeys((score.title, tiles.caption(kind), features, how[identity]))
-            sets.setdefault(", ".join(filter(None, words)), []).append(made | about)
+        about = {
+            "facts": tiles.score.facts,
+            "id": tiles.id,
+            "look": looks[model_of(tiles.score.facts)],
+            "note": tiles.notes.get(image),
+        }
+        files = tiles.files(image, "own")
+        for kind, made in _embedded(files, left_out):
+            # The first kind shows what the ground truth does: prediction, box.
+            shared_places = places[tiles.id] if kind == next(iter(files)) else {}
+            words = ", ".join(_words(tiles, how, tiles.caption(kind)))
+            sets.setdefault(words, []).append(made | about | {"places": shared_places})
     return {
         "image": image,
-        "shared": _shared(image, shown, left_out),
+        "shared": shared,
         "sets": [{"words": words, "tiles": made} for words, made in sets.items()],
+        "scores": {one.id: one.scores[image] for one in shown if image in one.scores},
+        "classes": list(dict.fromkeys(c for one in shown for c in one.classes.get(image, ()))),
     }
 
 
-def _shared(image: str, shown: Sequence[Tiles], left_out: list[str]) -> list[dict[str, Any]]:
-    """Once each: the image, and the truth of each evaluation, for masks and boxes are two."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+def _shared(
+    image: str, shown: Sequence[Tiles], left_out: list[str]
+) -> tuple[list[dict[str, Any]], dict[str, dict[str, int]]]:
+    """The image and the ground truth of each evaluation (masks and boxes differ), without repeats;
+    and for each record, by its id, where its own are in that list: {"image": 0, "truth": 1}."""
+    found: list[dict[str, Any]] = []
+    numbers: dict[tuple[str, str], int] = {}  # (kind, evaluation) → place
+    places: dict[str, dict[str, int]] = {}
     for tiles in shown:
         files = {
-            (tiles.caption(kind), "" if kind == PICTURE else tiles.score.evaluation.title): path
+            (kind, "" if kind == PICTURE else tiles.score.evaluation.title): path
             for kind, path in tiles.files(image, "shared").items()
         }
-        missing = {key: path for key, path in files.items() if key not in found}
+        missing = {key: path for key, path in files.items() if key not in numbers}
         for key, made in _embedded(missing, left_out):
-            alike = [one for (caption, _), one in found.items() if caption == key[0]]
-            if made not in alike:
-                found[key] = made
-    several = Counter(caption for caption, _ in found)
-    return [
-        {**made, "kind": caption + (f" ({whose})" if several[caption] > 1 else "")}
-        for (caption, whose), made in found.items()
-    ]
+            about = made | {"caption": tiles.caption(key[0]), "whose": key[1]}
+            numbers[key] = _place(found, about)
+        places[tiles.id] = {key[0]: numbers[key] for key in files if key in numbers}
+    several = Counter(one["caption"] for one in found)
+    for one in found:
+        more = f" ({one['whose']})" if several[one["caption"]] > 1 else ""
+        one["kind"] = one["caption"] + more
+    return found, places
+
+
+def _place(found: list[dict[str, Any]], about: dict[str, Any]) -> int:
+    """Index of the same picture with the same caption, which is added if it is new."""
+    for place, one in enumerate(found):
+        if (one["caption"], one["source"]) == (about["caption"], about["source"]):
+            return place
+    found.append(about)
+    return len(found) - 1
 
 
 def _embedded(

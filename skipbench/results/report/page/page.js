@@ -123,22 +123,26 @@ document.addEventListener("click", (event) => {
   showRecord(link.getAttribute("href").slice(1));
 });
 
-const buttons = all("button.enlarge");
-let shown = 0;
+let enlarged = null;
 
-function showPicture(index) {
-  shown = (index + buttons.length) % buttons.length;
-  const small = buttons[shown].querySelector("img");
-  const image = picture.querySelector("img");
-  [image.src, image.alt] = [small.src, small.alt];
-  picture.querySelector("figcaption").textContent = small.alt;
+function showPicture(button) {
+  enlarged = button;
+  const images = all("img", button).map((image) => image.cloneNode());
+  picture.querySelector(".stack").replaceChildren(...images);
+  picture.querySelector("figcaption").textContent = images[0].alt;
   if (!picture.open) picture.showModal();
 }
 
-buttons.forEach((button, i) => button.addEventListener("click", () => showPicture(i)));
+function step(by) {
+  const buttons = all("button.enlarge").filter((button) => button.checkVisibility());
+  const next = buttons.indexOf(enlarged) + by;
+  showPicture(buttons[(next + buttons.length) % buttons.length]);
+}
+
+all("button.enlarge").forEach((one) => one.addEventListener("click", () => showPicture(one)));
 picture.addEventListener("keydown", (event) => {
-  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-  if (step) showPicture(shown + step);
+  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (by) step(by);
 });
 
 [provenance, picture].forEach((dialog) => {
@@ -146,6 +150,93 @@ picture.addEventListener("keydown", (event) => {
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close(); // beside it
   });
+});
+
+// -- pictures: by class, by score, by the difference of two models
+
+// What the rows are sorted by, the highest first; null without a score.
+function rankOf(scores, order, first, second) {
+  const [a, b] = [scores[first] ?? null, scores[second] ?? null];
+  if (order !== "difference") return a;
+  return a === null || b === null ? null : a - b;
+}
+
+function arrange(gallery) {
+  const value = (name) => gallery.querySelector(`select.${name}`)?.value ?? "";
+  const [order, wanted] = [value("order"), value("by-class")];
+  const rows = all(".row-of-pictures", gallery);
+  rows.forEach((row) => {
+    row.hidden = wanted !== "" && !JSON.parse(row.dataset.classes).includes(wanted);
+    const scores = JSON.parse(row.dataset.scores);
+    const rank = order ? rankOf(scores, order, value("first"), value("second")) : null;
+    const sign = order === "difference" && rank > 0 ? "+" : "";
+    row.rank = rank;
+    row.querySelector(".rank").textContent = rank === null ? "" : (sign + rank.toFixed(1)).replace("-", "−");
+  });
+  const sign = order === "lowest" ? 1 : -1;
+  rows.sort((a, b) => {
+    if (!order) return a.dataset.place - b.dataset.place;
+    if (a.rank === null || b.rank === null) return (a.rank === null) - (b.rank === null);
+    return sign * (a.rank - b.rank);
+  });
+  gallery.querySelector(".rows").append(...rows);
+  all("label:has(.first), label:has(.second)", gallery).forEach((label) => {
+    label.hidden = !order || (order !== "difference" && label.querySelector(".second") !== null);
+  });
+  const shown = rows.filter((row) => !row.hidden).length;
+  gallery.querySelector("output").textContent = `${shown} of ${rows.length} images`;
+}
+
+// -- pictures: prediction, ground truth, their difference, or the image alone
+
+const OVERLAYS = { p: "prediction", g: "truth", d: "difference", i: "image" };
+const OVERLAY_NAMES = { truth: "ground truth", difference: "difference from ground truth" };
+
+function showOverlay(gallery, overlay) {
+  all("img[data-truth]", gallery).forEach((image) => {
+    image.own ??= { src: image.src, alt: image.alt };
+    const shared = all(".shared img", image.closest(".row-of-pictures"));
+    const other = shared[image.dataset[overlay === "image" ? "image" : "truth"]] ?? image.own;
+    const replaced = overlay === "truth" || overlay === "image";
+    image.src = replaced ? other.src : image.own.src;
+    const name = OVERLAY_NAMES[overlay] ?? overlay;
+    image.alt = overlay === "prediction" ? image.own.alt : `${image.own.alt} (${name})`;
+    image.parentElement.querySelector(".against")?.remove();
+    if (overlay === "difference") {
+      const against = new Image();
+      [against.className, against.src, against.alt] = ["against", other.src, ""];
+      [against.width, against.height] = [image.width, image.height];
+      image.after(against);
+    }
+  });
+  gallery.querySelector("select.overlay").value = overlay;
+  if (picture.open && gallery.contains(enlarged)) showPicture(enlarged);
+}
+
+const galleries = all(".gallery");
+
+galleries.forEach((gallery) => {
+  all(".row-of-pictures", gallery).forEach((row, i) => (row.dataset.place = i));
+  const controls = gallery.querySelector(".controls");
+  controls.hidden = !controls.querySelector("select");
+  controls.addEventListener("change", (event) => {
+    if (event.target.matches(".overlay")) showOverlay(gallery, event.target.value);
+    else arrange(gallery);
+  });
+});
+all(".keys").forEach((one) => (one.hidden = !document.querySelector("select.overlay")));
+
+// Only for the gallery in use: single letters may be somebody's shortcuts elsewhere.
+document.addEventListener("keydown", (event) => {
+  const overlay = OVERLAYS[event.key];
+  const typing = event.target.matches("select, input, textarea");
+  if (!overlay || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const used = picture.open
+    ? (gallery) => gallery.contains(enlarged)
+    : (gallery) => gallery.matches(":hover, :focus-within");
+  galleries
+    .filter((gallery) => used(gallery) && gallery.querySelector("select.overlay"))
+    .forEach((gallery) => showOverlay(gallery, overlay));
 });
 
 // -- print: everything open, wide tables made to fit, and all as it was afterwards
