@@ -6,7 +6,7 @@ import pytest
 
 import skipbench
 from skipbench.errors import UsageError
-from skipbench.settings.declaration import shown
+from skipbench.settings import shown
 
 
 def refusals(cli, name, keys, *arguments):

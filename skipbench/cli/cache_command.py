@@ -13,8 +13,7 @@ from skipbench.console import echo, echo_json
 from skipbench.errors import UsageError
 from skipbench.features.cache import Entry, entries, remove
 from skipbench.files import cache_folder, size_text
-from skipbench.settings import Settings, parsers, same_as, setting
-from skipbench.settings.declaration import FEATURES, OUTPUT
+from skipbench.settings import FEATURES, OUTPUT, Settings, parsers, same_as, setting
 from skipbench.settings.groups import FeatureSettings
 
 

@@ -11,8 +11,7 @@ from skipbench.cli.commands import command
 from skipbench.console import echo, echo_json, plain_table, shown, wide_page
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, write_whole
-from skipbench.settings import parsers, same_as, setting
-from skipbench.settings.declaration import CHECK, DATA, OUTPUT
+from skipbench.settings import CHECK, DATA, OUTPUT, parsers, same_as, setting
 from skipbench.settings.groups import (
     DataSettings,
     FeatureSettings,

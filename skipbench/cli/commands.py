@@ -25,8 +25,7 @@ from skipbench.console import echo, reader_has_gone, set_up_log
 from skipbench.engine.signals import INTERRUPTED, TERMINATED, Terminated, signals_end_it
 from skipbench.errors import SkipbenchError
 from skipbench.files import WEIGHT_SUFFIXES, remove_partial_files
-from skipbench.settings import Option, Settings, flag_of
-from skipbench.settings.declaration import OUTPUT, PANELS, shown
+from skipbench.settings import OUTPUT, PANELS, Option, Settings, flag_of, shown
 
 
 def _without_types(parameters: list[Any]) -> list[Any]:

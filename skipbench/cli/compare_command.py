@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from skipbench.cli.commands import command
 from skipbench.console import echo, echo_json, plain_table, shown, wide_page
 from skipbench.errors import UsageError, printable
-from skipbench.settings import parsers, same_as, setting
-from skipbench.settings.declaration import OUTPUT, RECORDS
+from skipbench.settings import OUTPUT, RECORDS, parsers, same_as, setting
 from skipbench.settings.groups import (
     DataSettings,
     FeatureSettings,

@@ -9,8 +9,7 @@ from skipbench.console import echo, echo_json, page, shown
 from skipbench.errors import DataError, UsageError
 from skipbench.evaluations.segmentation import SegmentationSettings
 from skipbench.files import ensure_writable, is_folder, size_text
-from skipbench.settings import Settings, parsers, same_as, setting
-from skipbench.settings.declaration import DATA, OUTPUT
+from skipbench.settings import DATA, OUTPUT, Settings, parsers, same_as, setting
 from skipbench.settings.groups import DataSettings
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from skipbench.cli.commands import command
 from skipbench.cli.compare_command import show as show_comparison
 from skipbench.cli.inspect_command import show as show_inspection
 from skipbench.console import echo, open_in_browser, wide_page
-from skipbench.settings import Settings, parsers, setting
-from skipbench.settings.declaration import OUTPUT
+from skipbench.settings import OUTPUT, Settings, parsers, setting
 
 if TYPE_CHECKING:
     from skipbench.results.read import Stored

@@ -10,8 +10,7 @@ from skipbench.console import echo, echo_json
 from skipbench.errors import UsageError
 from skipbench.files import size_text
 from skipbench.records import TENSORS
-from skipbench.settings import parsers, same_as, setting
-from skipbench.settings.declaration import DATA, WHAT
+from skipbench.settings import DATA, WHAT, parsers, same_as, setting
 from skipbench.settings.groups import CheckpointSettings, DataSettings, StoredFeatureSettings, size
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from skipbench import manual as pages
 from skipbench.cli.commands import command
 from skipbench.console import echo, page, plain_table
-from skipbench.settings import Settings, parsers, setting
-from skipbench.settings.declaration import OUTPUT
+from skipbench.settings import OUTPUT, Settings, parsers, setting
 
 if TYPE_CHECKING:
     from rich.markdown import Markdown

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from skipbench.cli.commands import add_group, command
 from skipbench.console import echo, echo_json, page, plain_table, shown, wide_page
 from skipbench.errors import printable
-from skipbench.settings import Settings, parsers, same_as, setting
-from skipbench.settings.declaration import RECORDS
+from skipbench.settings import RECORDS, Settings, parsers, same_as, setting
 from skipbench.settings.groups import ResultsSettings
 
 if TYPE_CHECKING:

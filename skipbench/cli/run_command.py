@@ -11,8 +11,7 @@ from skipbench.cli.commands import command
 from skipbench.console import echo_json, plain_table, shown, wide_page
 from skipbench.engine.progress import duration
 from skipbench.files import size_text
-from skipbench.settings import Settings, parsers, same_as, setting
-from skipbench.settings.declaration import DATA, OUTPUT, WHAT
+from skipbench.settings import DATA, OUTPUT, WHAT, Settings, parsers, same_as, setting
 from skipbench.settings.groups import DataSettings, FeatureSettings, ReadingSettings, RecordSettings
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from skipbench.cli.commands import command
 from skipbench.console import echo, open_in_browser, wide_page
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, size_text, write_whole
-from skipbench.settings import parsers, same_as, setting
-from skipbench.settings.declaration import OUTPUT, RECORDS
+from skipbench.settings import OUTPUT, RECORDS, parsers, same_as, setting
 from skipbench.settings.groups import ResultsSettings, SelectSettings
 
 FORMATS = {".md": "md", ".tex": "latex", ".csv": "csv", ".json": "json", ".txt": "rich", "": "rich"}

@@ -98,9 +98,3 @@ class Trial:
             memory_bytes=peak_bytes() + held + (size if in_memory else 0),
             work=words,
         )
-
-
-def estimate(run: FeatureRun, cells: Sequence[Cell]) -> Estimate:
-    """For evaluations without an estimate.py of their own: only features take time."""
-    trial = Trial(run, run.val[:TRIAL_IMAGES], cells)
-    return trial.estimate([data.items for data in run.splits.values()], 0.0, 0, "scoring")

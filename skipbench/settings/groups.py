@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from skipbench.errors import CheckpointError, UsageError
 from skipbench.files import cache_folder, ensure_writable, missing_checkpoint
 from skipbench.records import LABELS, PRECISIONS, PositionRule, Residual, StoreDtype
-from skipbench.settings import parsers
-from skipbench.settings.declaration import (
+from skipbench.settings import (
     CHECKPOINT,
     DATA,
     FEATURES,
@@ -17,6 +16,7 @@ from skipbench.settings.declaration import (
     RECORDS,
     WHAT,
     Settings,
+    parsers,
     setting,
 )
 

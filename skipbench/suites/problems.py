@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.errors import SkipbenchError, UsageError, did_you_mean
-from skipbench.settings.declaration import shown
+from skipbench.settings import shown
 from skipbench.settings.parsers import InvalidError
 
 MOST_SHOWN = 30

@@ -25,8 +25,7 @@ from skipbench.evaluations import evaluations
 from skipbench.evaluations.estimate import Estimate
 from skipbench.record_store import find_result, read_arrays
 from skipbench.records import RESULT_SCHEMA
-from skipbench.settings import flag_of
-from skipbench.settings.declaration import plain, shown
+from skipbench.settings import flag_of, plain, shown
 from skipbench.suites.plan import Cell, Places, settings_of
 from skipbench.suites.read import read_suite, settings_keys
 

@@ -22,9 +22,9 @@ from made import (
 )
 from pages import HOSTILE, SCRIPT, Elements, hostile_records, tile, with_tiles
 from PIL import Image
-from skipbench.metrics.multiple import holm
 
 from skipbench.errors import DataError, ResourceError, UsageError
+from skipbench.metrics.intervals import holm
 from skipbench.record_store import write_result
 from skipbench.results.entries import entries
 from skipbench.results.paired import paired

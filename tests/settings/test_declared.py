@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import skipbench.cli  # noqa: F401 - all commands and their settings
 from skipbench.errors import SkipbenchError
 from skipbench.evaluations import evaluations
-from skipbench.settings import Settings, flag_of
-from skipbench.settings.declaration import PANELS, plain, shown
+from skipbench.settings import PANELS, Settings, flag_of, plain, shown
 from skipbench.settings.parsers import InvalidError
 
 WIDEST = 11  # characters of a metavar: what is left in its column at 80

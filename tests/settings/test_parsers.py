@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipbench.checkpoints import Expected
-from skipbench.settings import parsers
-from skipbench.settings.declaration import plain, shown
+from skipbench.settings import parsers, plain, shown
 from skipbench.settings.parsers import InvalidError
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from skipbench.errors import UsageError
 from skipbench.evaluations.segmentation import SegmentationSettings
-from skipbench.settings import parsers, setting
-from skipbench.settings.declaration import DATA
+from skipbench.settings import DATA, parsers, setting
 from skipbench.settings.groups import size
 from skipbench.settings.parsers import InvalidError
 

@@ -6,6 +6,7 @@ first checkpoint's → pictures and measurements → sheets, curves, a record pe
 
 import hashlib
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -17,6 +18,7 @@ from skipbench.datasets import Dataset, Item
 from skipbench.engine.parallel import in_parallel
 from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
+from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate, Trial
 from skipbench.evaluations.pca import EVALUATION
 from skipbench.evaluations.pca import record as written
 from skipbench.evaluations.pca.model import Model
@@ -104,6 +106,18 @@ class PcaRun(Run):
             return []
         split = self.data.split
         return [Need(model.backbone, model.pictures, model.spec, source, split, lambda: None)]
+
+    def estimate(self, cells: Sequence[Cell]) -> Estimate:
+        """Of the first checkpoint. Pictures are drawn again; stored features are reused."""
+        model = self.models[0]
+        few = model.pictures[:TRIAL_IMAGES]
+        trial = Trial(self, few, cells)  # type: ignore[arg-type]
+        model.features = trial.features
+        started = time.monotonic()
+        for image in range(len(few)):
+            model.fitted(0, [image])
+        seconds = (time.monotonic() - started) / len(few) * len(self.data) * len(model.blocks)
+        return trial.estimate([model.pictures], seconds, 0, "components")  # type: ignore[list-item]
 
     def _log_remarks(self) -> None:
         if self.settings.store_dtype == "fp32":

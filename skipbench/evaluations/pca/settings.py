@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from skipbench.errors import UsageError
 from skipbench.records import TENSORS, StoreDtype
-from skipbench.settings import parsers, setting
-from skipbench.settings.declaration import DATA, FEATURES, OUTPUT, WHAT
+from skipbench.settings import DATA, FEATURES, OUTPUT, WHAT, parsers, setting
 from skipbench.settings.groups import (
     WEIGHTS,
     DataSettings,

@@ -14,6 +14,7 @@ import torch
 
 from skipbench.datasets import Dataset, Item
 from skipbench.engine.progress import progress
+from skipbench.evaluations.estimate import Estimate
 from skipbench.evaluations.pictures import Drawing, Predict
 from skipbench.evaluations.probe import EVALUATION, method, views
 from skipbench.evaluations.probe import record as written
@@ -107,6 +108,11 @@ class ProbeRun(SegmentationRun):
         return stack.enter_context(crops).at
 
     # -- training and scoring
+
+    def estimate(self, cells: Sequence[Cell]) -> Estimate:
+        from skipbench.evaluations.probe.estimate import estimate
+
+        return estimate(self, cells)
 
     def compute(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Result, Arrays]]:
         for cell in cells:

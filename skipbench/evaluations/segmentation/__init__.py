@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from skipbench.settings import parsers, same_as, setting
-from skipbench.settings.declaration import DATA, WHAT
+from skipbench.settings import DATA, WHAT, parsers, same_as, setting
 from skipbench.settings.groups import TokenSettings
 
 

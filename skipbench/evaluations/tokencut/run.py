@@ -16,9 +16,11 @@ import torch
 from skipbench.backbones.base import Backbone
 from skipbench.datasets import Dataset, Item
 from skipbench.engine.device import is_out_of_memory
+from skipbench.engine.machine import peak_bytes
 from skipbench.engine.progress import Progress, progress
 from skipbench.errors import OutOfMemory
 from skipbench.evaluations.data import check_labelled
+from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate
 from skipbench.evaluations.resume import Arrays, Chunks
 from skipbench.evaluations.run import Cell, Run
 from skipbench.evaluations.tokencut import EVALUATION
@@ -174,6 +176,31 @@ class TokencutRun(Run, Finder):
 
     def tidy(self, cell: Cell) -> None:
         self.chunks(cell).forget()
+
+    def estimate(self, cells: Sequence[Cell]) -> Estimate:
+        """What is written to disk is negligible."""
+        left, few = self.missing_images(), self.data[:TRIAL_IMAGES]
+        self._scoring_seconds(few[:1])  # the first pass is slower
+        before = dict(self.seconds)
+        scoring = self._scoring_seconds(few)
+        features, cutting = (self.seconds[key] - before[key] for key in ("features", "cutting"))
+        return Estimate(
+            images=left,
+            stored=len(self.data) - left,
+            features_seconds=features / len(few) * left,
+            training_seconds=0.0,
+            scoring_seconds=(cutting + scoring) / len(few) * left,
+            disk_bytes=0,
+            memory_bytes=peak_bytes(),
+        )
+
+    def _scoring_seconds(self, items: Sequence[Item]) -> float:
+        plan, spent = self.plan(items), 0.0
+        for image, objects in self.find(items, plan, range(len(plan.shards))):
+            started = time.monotonic()
+            self.score(items[image], objects)
+            spent += time.monotonic() - started
+        return spent
 
     def missing_images(self) -> int:
         """Images without a result yet."""

@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from skipbench.errors import UsageError
 from skipbench.records import TENSORS
-from skipbench.settings import parsers, setting
-from skipbench.settings.declaration import DATA, WHAT
+from skipbench.settings import DATA, WHAT, parsers, setting
 from skipbench.settings.groups import (
     CheckpointSettings,
     DataSettings,

@@ -4,7 +4,7 @@ import pytest
 
 from skipbench.errors import UsageError
 from skipbench.evaluations.knn.settings import MOST_K, KnnSettings
-from skipbench.settings.declaration import shown
+from skipbench.settings import shown
 
 
 def made(**given):

@@ -5,7 +5,7 @@ from doors import refusals
 
 from skipbench.errors import UsageError
 from skipbench.evaluations.probe.settings import PROTOCOLS, ProbeSettings
-from skipbench.settings.declaration import shown
+from skipbench.settings import shown
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
