@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skipbench.cli.commands import command
-from skipbench.cli.compare_command import show as show_comparison
-from skipbench.cli.inspect_command import show as show_inspection
 from skipbench.console import echo, open_in_browser, wide_page
 from skipbench.settings import OUTPUT, Settings, parsers, setting
 
@@ -41,6 +39,7 @@ def demo(settings: DemoSettings) -> None:
     """
     from skipbench import demo as steps
     from skipbench import pipeline
+    from skipbench.cli.inspect_command import show as show_inspection
     from skipbench.datasets import open_dataset
     from skipbench.drawing.sheet import dataset_sheet, save
     from skipbench.results.report import report
@@ -61,6 +60,7 @@ def demo(settings: DemoSettings) -> None:
 
 def _show_results(records: "list[Stored]") -> None:
     """As `skipbench table` and `skipbench compare` print them."""
+    from skipbench.cli.compare_command import show as show_comparison
     from skipbench.results.compare import compare
     from skipbench.results.tables import table
     from skipbench.results.tables.layouts import LAYOUTS
