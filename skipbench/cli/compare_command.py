@@ -149,7 +149,8 @@ def _verdict(pair: "Paired") -> str:
         return "No significant difference: the interval includes 0."
     if pair.p_value > SIGNIFICANT:  # of hits, exactly: a few images make the interval too narrow
         return "No significant difference: too few images differ."
-    words = f"B is {'better' if low > 0 else 'worse'}, by more than image sampling explains"
+    better = "better" if low > 0 else "worse"
+    words = f"B is {better}; image sampling alone does not explain the difference"
     return f"{words}; but the settings differ." if pair.differs else f"{words}."
 
 

@@ -249,7 +249,7 @@ QUOTED = {
         "effective rank", "total variation", "between segments %", "upside down %",
         "of colours %", "colours alike", "between segments: share of the features",
     ),
-    "compare": ("by more than image sampling explains", "images in common"),
+    "compare": ("image sampling alone does not explain the difference", "images in common"),
     "checkpoints": (
         "on four photographs", "the right variant, but its features collapse",
         "tokens collapse onto one vector", "because of",
