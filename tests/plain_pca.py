@@ -130,8 +130,9 @@ class Plain:
         if mask:
             shown = plain_foreground({n: plain_scores(fit, tokens[n])[..., 0] for n in names})
             fit = plain_pca([tokens[n][shown[n]] for n in names], components)
-        if len(names) == 1 and (number := NAMES.index(names[0])):
-            before, _ = self.fit(model, block, [NAMES[number - 1]], components, mask)
+        order = list(NAMES) if set(NAMES) == set(self.images) else list(self.images)
+        if len(names) == 1 and (number := order.index(names[0])):
+            before, _ = self.fit(model, block, [order[number - 1]], components, mask)
             for axis, other in zip(fit.components_, before.components_, strict=True):
                 axis *= np.sign(axis @ other)
         return fit, shown

@@ -241,10 +241,10 @@ QUOTED = {
         "block chosen on one half of the images, scored on the other",
         "trivial baseline: a box around the whole image",
         "degenerate (nothing stands out: the box is the whole image)",
-        "with a tie that the rule decided",
+        "tied, resolved by a fixed rule",
     ),
     "knn": ("all of them searched", "tokens in the bank"),
-    "cluster": ("mean ± deviation over",),
+    "cluster": ("mean ± standard deviation over",),
     "pca": (
         "effective rank", "total variation", "between segments %", "upside down %",
         "of colours %", "colours alike", "between segments: share of the features",

@@ -62,7 +62,7 @@ def brackets(table: Table) -> list[str]:
     if table.ci:
         lines.append(
             "in square brackets: 95 % interval over images (of several seeds, the mean of theirs); "
-            "±: deviation over seeds"
+            "±: standard deviation over seeds"
         )
     if table.with_paper:
         lines.append("in brackets: the paper's figure, and the difference to it")
