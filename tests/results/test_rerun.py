@@ -187,10 +187,11 @@ def test_predictions_in_a_comparison_are_those_of_the_record(two, tmp_path):
     names = stored.result.dataset["names"]
     with ExitStack() as stack:
         drawing = predictions(stored, moves, stack, device="cpu")
+        colours = drawing.data.labels.colours
         for i, move in enumerate(moves):
             drawn = drawing.draw(i)
             mask = drawn.item.mask()
-            options = [blend(drawn.image, paint(mask * 0 + c, drawing.colours)) for c in range(7)]
+            options = [blend(drawn.image, paint(mask * 0 + c, colours)) for c in range(7)]
             same = [(drawn.prediction == option).all(-1) for option in options]
             predicted = sum(c * where for c, where in enumerate(same))
             expected = stored.counts()[names.index(move.name)]

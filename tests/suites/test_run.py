@@ -19,8 +19,8 @@ from processes import in_terminal
 import skipbench
 from skipbench import pipeline, suites
 from skipbench.demo import make_weights, small_facts
+from skipbench.evaluations.probe.run import ProbeRun
 from skipbench.evaluations.resume import TrainingState
-from skipbench.evaluations.run import FeatureRun
 from skipbench.record_store import find_result
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
@@ -388,13 +388,13 @@ def test_dry_run_shows_the_matrix_and_writes_nothing(run, weights, monkeypatch):
     torch.save({k: v * 1.01 for k, v in weights.items()}, "other.pth")
     text = HEAD + HEAD.replace("skip.pth", "other.pth") + PROBE + PROBE + 'layers = "0"\n'
     trials = []
-    estimate = FeatureRun.estimate
+    estimate = ProbeRun.estimate
 
     def counting(run, cells):
         trials.append(run)
         return estimate(run, cells)
 
-    monkeypatch.setattr(FeatureRun, "estimate", counting)
+    monkeypatch.setattr(ProbeRun, "estimate", counting)
     shown = run(text, "--dry-run", "--json")
     assert shown.exit_code == 0, shown.stderr
     cells = json.loads(shown.stdout)

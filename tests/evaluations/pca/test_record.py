@@ -244,7 +244,7 @@ def test_one_image_says_nothing_about_others(done, bare, world):
 
 def test_all_images_are_all_images_again(opened, world):
     run = opened(world / "a.pth", world / "photos", limit="all", names="x")
-    assert run.models[0].call["limit"] == "all" and run.models[0].title == "x"
+    assert run.settings.call_of(0)["limit"] == "all" and run.models[0].title == "x"
 
 
 @pytest.mark.parametrize("fit", ["image", "all"])
