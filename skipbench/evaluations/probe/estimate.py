@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate, Trial
 from skipbench.evaluations.probe import method
 from skipbench.evaluations.probe.method import Draws
 from skipbench.evaluations.probe.run import Cell, ProbeRun
-from skipbench.evaluations.probe.views import ScoredImages, cut_windows
+from skipbench.evaluations.probe.views import WindowedSplit, cut_windows
 from skipbench.evaluations.segmentation.run import Split
 from skipbench.evaluations.segmentation.tokens import Grid
 from skipbench.features.source import compute
@@ -20,14 +20,13 @@ from skipbench.metrics.intervals import RESAMPLES
 TRIAL_STEPS, TRIAL_EPOCHS = 3, 4
 
 
+@dataclass(frozen=True)
 class _Repeated(Split):
     """A few images repeated to `count`. Masks are decoded once, as they are for many epochs of
     training."""
 
-    def __init__(self, split: Split, count: int) -> None:
-        super().__init__(split.features, split.pictures, split.columns, split.mask_size)
-        self.count = count
-        self.masks = [split.mask(image) for image in range(len(split))]
+    masks: Sequence[np.ndarray] = ()
+    count: int = 0
 
     def __len__(self) -> int:
         return self.count
@@ -47,10 +46,11 @@ def estimate(run: ProbeRun, cells: Sequence[Cell]) -> Estimate:
     course = protocol.course(len(run.train), 0)
     trial = Trial(run, run.train[:TRIAL_IMAGES], cells)
     few, features = trial.few, trial.features
-    scored, windows = ScoredImages(few, features), 1.0  # windows: of an image
+    scored, windows = Split(features, few, trial.spec.columns), 1.0  # windows: of an image
     if protocol.window:
         cut, first = cut_windows(few, *protocol.window)
-        scored = ScoredImages(few, compute(run.backbone, cut, trial.spec), cut, first)
+        seen = compute(run.backbone, cut, trial.spec)
+        scored = WindowedSplit(seen, few, trial.spec.columns, windows=cut, first=first)
         windows = len(cut) / len(few)
     training = scoring = 0.0
     for cell in cells:
@@ -79,10 +79,11 @@ def estimate(run: ProbeRun, cells: Sequence[Cell]) -> Estimate:
     )
 
 
-def _trial(run: ProbeRun, cell: Cell, split: Split, scored: ScoredImages) -> tuple[float, float]:
+def _trial(run: ProbeRun, cell: Cell, split: Split, scored: Split) -> tuple[float, float]:
     """Seconds of a training step, and of scoring an image with heads after some training."""
     classes = len(run.train.classes)
-    images = _Repeated(split, TRIAL_STEPS * run.protocol.batch)
+    masks = [split.mask(image) for image in range(len(split))]
+    images = _Repeated(**vars(split), masks=masks, count=TRIAL_STEPS * run.protocol.batch)
     rates = tuple(1e-3 * (1 + i) for i in range(len(run.protocol.rates)))  # as many; none diverges
     seconds = []
     for epochs in (1, 1 + TRIAL_EPOCHS):  # the difference leaves out the setup
@@ -93,7 +94,7 @@ def _trial(run: ProbeRun, cell: Cell, split: Split, scored: ScoredImages) -> tup
         )
         seconds.append(time.monotonic() - started)
     started = time.monotonic()
-    few = scored.split(run.columns(cell), run.protocol.score_size)
+    few = replace(scored, columns=split.columns, mask_size=run.protocol.score_size)
     method.score(few, *trained.heads(trained.full), classes)
     per_image = (time.monotonic() - started) / len(few)
     return (seconds[1] - seconds[0]) / (TRIAL_EPOCHS * TRIAL_STEPS), per_image

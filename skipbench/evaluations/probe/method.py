@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skipbench.engine.parallel import ahead
 from skipbench.errors import NumbersError
 from skipbench.evaluations.probe.heads import Drawn, Heads, LabelledPixels
 from skipbench.evaluations.probe.settings import Course, Protocol
 from skipbench.evaluations.segmentation.tokens import (
     ImageTokens,
     TokensAndMasks,
-    ahead,
     predict,
     randomness,
 )

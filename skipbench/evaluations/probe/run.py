@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from math import isfinite
 
 import numpy as np
@@ -20,7 +21,7 @@ from skipbench.evaluations.probe import EVALUATION, method, views
 from skipbench.evaluations.probe import record as written
 from skipbench.evaluations.probe.method import Trained
 from skipbench.evaluations.probe.settings import PROTOCOLS, ProbeSettings
-from skipbench.evaluations.probe.views import EpochCrops, ScoredImages, View, cut_windows
+from skipbench.evaluations.probe.views import WindowedSplit, cut_windows, epoch_crops
 from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell, Need
 from skipbench.evaluations.segmentation.run import SegmentationRun, Split
@@ -75,37 +76,34 @@ class ProbeRun(SegmentationRun):
         log_adaptation(self.backbone, self.spec(scored))
         if todo and self.protocol.views == "whole":
             features = self.features(self.train.items, self.spec(todo), "train")
-            self.train_images = ScoredImages(self.train, stack.enter_context(features))
+            self.train_features = stack.enter_context(features)
         self.val_images = self.scored_images(self.val, self.spec(scored), "val")
         stack.enter_context(self.val_images.features)
 
-    def scored_images(self, pictures: Sequence[Item], spec: FeatureSpec, what: str) -> ScoredImages:
+    def scored_images(self, pictures: Sequence[Item], spec: FeatureSpec, what: str) -> Split:
         """As pictures are seen when they are scored: whole, or through windows."""
         if self.protocol.window is None:
-            return ScoredImages(pictures, self.features(list(pictures), spec, what))
+            return Split(self.features(list(pictures), spec, what), pictures, spec.columns)
         windows, first = cut_windows(pictures, *self.protocol.window)
         features = self.features(windows, spec, f"{what} windows")
-        return ScoredImages(pictures, features, windows, first)
+        return WindowedSplit(features, pictures, spec.columns, windows=windows, first=first)
 
     def _training_images(self, cell: Cell, stack: ExitStack) -> Callable[[int], Split]:
         """The images of each epoch."""
         columns, size = self.columns(cell), self.protocol.loss_size
         if self.protocol.views == "whole":
-            split = Split(self.train_images.features, self.train, columns, size)
+            split = Split(self.train_features, self.train, columns, size)
             return lambda epoch: split
         crop = {"dinov2": views.crop_dinov2, "leopart": views.crop_leopart}[self.protocol.views]
-        side = int(self.protocol.size)
+        side, different = int(self.protocol.size), self.protocol.different_views
         # Fixed crops are extracted once for all sets of layers.
-        spec = self.spec(self.cells if self.protocol.different_views else [cell])
+        spec = self.spec(self.cells if different else [cell])
 
-        def crop_item(item: Item, epoch: int) -> View:
-            return crop(item, side, cell.seed, epoch)
-
-        def extract(crops: Sequence[View]) -> Split:
+        def extract(epoch: int) -> Split:
+            crops = [crop(item, side, cell.seed, epoch) for item in self.train]
             return Split(self.features(crops, spec, "train crops"), crops, columns, size)
 
-        crops = EpochCrops(self.train, crop_item, extract, self.protocol.different_views)
-        return stack.enter_context(crops).at
+        return stack.enter_context(epoch_crops(extract, different))
 
     # -- training and scoring
 
@@ -180,7 +178,7 @@ class ProbeRun(SegmentationRun):
         held_out = None
         with ExitStack() as stack:
             if numbers and self.protocol.views == "whole":
-                images = self.train_images
+                images = Split(self.train_features, self.train, self.columns(cell))
             elif numbers:  # training used crops: whole images have no features yet
                 few = [self.train[i] for i in numbers]
                 images = self.scored_images(few, self.spec([cell]), "held-out images")
@@ -196,26 +194,25 @@ class ProbeRun(SegmentationRun):
         self,
         cell: Cell,
         trained: Trained,
-        images: ScoredImages,
+        images: Split,
         heads: slice,
         numbers: Sequence[int] | None = None,
     ) -> np.ndarray:
         what = "scoring" if numbers is None else "scoring held-out"
-        split = images.split(self.columns(cell), self.protocol.score_size)
+        size = self.protocol.score_size
+        split = replace(images, columns=self.columns(cell), mask_size=size)
         total = len(split if numbers is None else numbers)
         with progress(self.label(what, cell), total) as advance:
             return method.score(split, *trained.heads(heads), trained.classes, numbers, advance)
 
     # -- pictures
 
-    def drawing(
-        self, cell: Cell, items: Sequence[Item], images: ScoredImages, arrays: Arrays
-    ) -> Drawing:
+    def drawing(self, cell: Cell, items: Sequence[Item], images: Split, arrays: Arrays) -> Drawing:
         """Predictions of a record's head on these images. arrays: of the record."""
         return Drawing(self.val, items, self.predictor(cell, arrays, images), arrays["counts"])
 
-    def predictor(self, cell: Cell, arrays: Arrays, images: ScoredImages | None = None) -> Predict:
-        split = (images or self.val_images).split(self.columns(cell), None)
+    def predictor(self, cell: Cell, arrays: Arrays, images: Split | None = None) -> Predict:
+        split = replace(images or self.val_images, columns=self.columns(cell))
         weight, bias = (torch.from_numpy(arrays[name]) for name in ("weight", "bias"))
 
         def predict(image: int, size_hw: tuple[int, int]) -> tuple[np.ndarray, Arrays]:

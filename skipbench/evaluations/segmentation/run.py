@@ -2,6 +2,7 @@
 and pictures of predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from typing import Protocol as Interface
 
@@ -39,19 +40,14 @@ class Masked(Picture, Interface):
     def mask(self) -> np.ndarray: ...
 
 
+@dataclass(frozen=True)
 class Split:
     """Images by number, as methods use them; tokens are those of some columns of the features."""
 
-    def __init__(
-        self,
-        features: Features,
-        pictures: Sequence[Masked],
-        columns: Sequence[str],
-        mask_size: int | None = None,
-    ) -> None:
-        """mask_size: masks are resized to such a square."""
-        self.features, self.pictures, self.columns = features, pictures, columns
-        self.mask_size = mask_size
+    features: Features
+    pictures: Sequence[Masked]
+    columns: Sequence[str]
+    mask_size: int | None = None  # masks are resized to such a square
 
     def __len__(self) -> int:
         return len(self.pictures)
