@@ -123,7 +123,6 @@ class Features(Sequence[dict[str, torch.Tensor]], ABC):
         return self.plan.grid_hw(image, self.stride(columns))
 
     def token_count(self, image: int, columns: Sequence[str]) -> int:
-        """Tokens of an image."""
         height, width = self.grid_hw(image, columns)
         return height * width
 

@@ -85,7 +85,9 @@ class ClusterRun(SegmentationRun):
             )
         tokens = min(self.tokens_of(self.val.items, blocks, most) for blocks in self.layers)
         if tokens < most:
-            raise UsageError(f"{most:,} clusters of {tokens:,} tokens: use fewer --clusters")
+            raise UsageError(
+                f"{tokens:,} tokens are too few for {most:,} clusters: use fewer --clusters"
+            )
         self.cells = [
             self._cell(blocks, text, seed, count, asked)
             for blocks, text in self.layers.items()
@@ -116,8 +118,8 @@ class ClusterRun(SegmentationRun):
     def describe(self, cell: ClusterCell) -> str:
         return f"{super().describe(cell)}, {count_of(cell.clusters, 'cluster')}"
 
-    def groups(self) -> Iterator[list[ClusterCell]]:
-        yield from self.grouped_by(lambda cell: cell.blocks)
+    def shared(self, cell: ClusterCell) -> tuple[int, ...]:
+        return cell.blocks
 
     def estimate(self, cells: Sequence[ClusterCell]) -> Estimate:
         trial = Trial(self, self.val[:TRIAL_IMAGES], cells)
@@ -125,7 +127,7 @@ class ClusterRun(SegmentationRun):
         for cell in cells:
             everything = round(trial.tokens_of_an_image(cell) * len(self.val))
             few, tokens = trial.tokens(cell), min(everything, self.most_tokens(cell))
-            held = max(held, 4 * tokens * self.width(cell))
+            held = max(held, 4 * tokens * self.width(cell.blocks))
             clusters = min(cell.clusters, len(few))
             started = time.monotonic()
             centroids, _ = vectors.k_means(few, clusters, cell.seed, TRIAL_TURNS)
@@ -171,7 +173,8 @@ class ClusterRun(SegmentationRun):
         return made
 
     def most_tokens(self, cell: Cell) -> int:
-        return min(self.settings.sample_tokens, self.sample_bytes // (4 * self.width(cell)))
+        fitting = self.sample_bytes // (4 * self.width(cell.blocks))
+        return min(self.settings.sample_tokens, fitting)
 
     def _counts(self, cell: Cell) -> np.ndarray:
         """(images,) tokens."""
@@ -194,7 +197,7 @@ class ClusterRun(SegmentationRun):
     def _read(self, cell: Cell, most: int, seed: int | None) -> np.ndarray:
         images, counts = range(len(self.val)), self._counts(cell)
         kept = counts if seed is None else counts.clip(max=even_shares(most, len(images), seed))
-        tokens = np.empty((kept.sum(), self.width(cell)), np.float32)
+        tokens = np.empty((kept.sum(), self.width(cell.blocks)), np.float32)
         for image, end in zip(images, kept.cumsum(), strict=True):
             rows = None
             if seed is not None:

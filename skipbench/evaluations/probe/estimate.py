@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import replace
+from itertools import cycle, islice
+from typing import Any
 
-import numpy as np
-
+from skipbench.datasets import Item
 from skipbench.engine.machine import peak_bytes
 from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate, Trial
 from skipbench.evaluations.probe import method
@@ -13,49 +15,39 @@ from skipbench.evaluations.probe.method import Draws
 from skipbench.evaluations.probe.run import Cell, ProbeRun
 from skipbench.evaluations.probe.views import WindowedSplit, cut_windows
 from skipbench.evaluations.segmentation.run import Split
-from skipbench.evaluations.segmentation.tokens import Grid
-from skipbench.features.source import compute
+from skipbench.features.source import MemoryFeatures, compute
 from skipbench.metrics.intervals import RESAMPLES
 
 TRIAL_STEPS, TRIAL_EPOCHS = 3, 4
 
 
-@dataclass(frozen=True)
-class _Repeated(Split):
-    """A few images repeated to `count`. Masks are decoded once, as they are for many epochs of
-    training."""
+def _repeated(features: MemoryFeatures, pictures: Sequence[Item], count: int) -> Split:
+    """A few images as often as it takes to have so many."""
 
-    masks: Sequence[np.ndarray] = ()
-    count: int = 0
+    def many(values: Sequence[Any]) -> list[Any]:
+        return list(islice(cycle(values), count))
 
-    def __len__(self) -> int:
-        return self.count
-
-    def grid(self, image: int) -> Grid:
-        return super().grid(image % len(self.masks))
-
-    def tokens(self, image: int, rows: np.ndarray | None = None) -> np.ndarray:
-        return super().tokens(image % len(self.masks), rows)
-
-    def mask(self, image: int) -> np.ndarray:
-        return self.masks[image % len(self.masks)]
+    found = copy(features)
+    found.plan = replace(features.plan, sizes_hw=tuple(many(features.plan.sizes_hw)))
+    found.values = {column: many(values) for column, values in features.values.items()}
+    return Split(found, many(pictures), list(found.values))
 
 
 def estimate(run: ProbeRun, cells: Sequence[Cell]) -> Estimate:
     protocol, in_memory = run.protocol, run.settings.source.in_memory
     course = protocol.course(len(run.train), 0)
     trial = Trial(run, run.train[:TRIAL_IMAGES], cells)
-    few, features = trial.few, trial.features
-    scored, windows = Split(features, few, trial.spec.columns), 1.0  # windows: of an image
+    few, columns = trial.few, trial.spec.columns
+    trained = _repeated(trial.features, few, TRIAL_STEPS * protocol.batch)
+    scored, windows = Split(trial.features, few, columns), 1.0  # windows: of an image
     if protocol.window:
         cut, first = cut_windows(few, *protocol.window)
         seen = compute(run.backbone, cut, trial.spec)
-        scored = WindowedSplit(seen, few, trial.spec.columns, windows=cut, first=first)
+        scored = WindowedSplit(seen, few, columns, windows=cut, first=first)
         windows = len(cut) / len(few)
     training = scoring = 0.0
     for cell in cells:
-        split = Split(features, few, run.columns(cell), protocol.loss_size)
-        per_step, per_score = _trial(run, cell, split, scored)
+        per_step, per_score = _trial(run, run.columns(cell), trained, scored)
         training += per_step * course.steps
         scoring += per_score * (len(run.val) + 0.1 * len(run.train))
     train, val = len(run.train), round(windows * len(run.val))  # crops and windows yet to be read
@@ -79,22 +71,23 @@ def estimate(run: ProbeRun, cells: Sequence[Cell]) -> Estimate:
     )
 
 
-def _trial(run: ProbeRun, cell: Cell, split: Split, scored: Split) -> tuple[float, float]:
+def _trial(
+    run: ProbeRun, columns: Sequence[str], trained: Split, scored: Split
+) -> tuple[float, float]:
     """Seconds of a training step, and of scoring an image with heads after some training."""
     classes = len(run.train.classes)
-    masks = [split.mask(image) for image in range(len(split))]
-    images = _Repeated(**vars(split), masks=masks, count=TRIAL_STEPS * run.protocol.batch)
+    images = replace(trained, columns=columns, mask_size=run.protocol.loss_size)
     rates = tuple(1e-3 * (1 + i) for i in range(len(run.protocol.rates)))  # as many; none diverges
     seconds = []
     for epochs in (1, 1 + TRIAL_EPOCHS):  # the difference leaves out the setup
         protocol = replace(run.protocol, epochs=epochs, steps=None, warm_up=0.0, rates=rates)
         started = time.monotonic()
-        trained = method.fit(
+        heads = method.fit(
             lambda epoch: images, len(images), classes, protocol, 0, device=run.backbone.device
         )
         seconds.append(time.monotonic() - started)
     started = time.monotonic()
-    few = replace(scored, columns=split.columns, mask_size=run.protocol.score_size)
-    method.score(few, *trained.heads(trained.full), classes)
+    few = replace(scored, columns=columns, mask_size=run.protocol.score_size)
+    method.score(few, *heads.heads(heads.full), classes)
     per_image = (time.monotonic() - started) / len(few)
     return (seconds[1] - seconds[0]) / (TRIAL_EPOCHS * TRIAL_STEPS), per_image

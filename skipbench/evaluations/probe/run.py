@@ -113,29 +113,24 @@ class ProbeRun(SegmentationRun):
         return estimate(self, cells)
 
     def compute(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Result, Arrays]]:
+        select = self.settings.select
         for cell in cells:
-            yield cell, *self._train_and_score(cell)
-
-    def _train_and_score(self, cell: Cell) -> tuple[Result, Arrays]:
-        before = dict(self.seconds)
-        trained = self._train(cell)
-        counts, held_out = self._score(cell, trained)
-        if held_out is None and self.settings.select == "holdout" and len(trained.rates) > 1:
-            log.warning("too few training images to hold some out: the rate is chosen on val")
-        found = written.metrics(
-            trained, counts, held_out, self.val.classes, self.protocol.absent_classes,
-            self.settings.select,
-        )  # fmt: skip
-        written.log_remarks(found, cell.layers)
-        names = [self.train.names[image] for image in trained.held_out]
-        protocol = recorded_protocol(
-            {**self.protocol.facts(), "select": self.settings.select, "held_out": names},
-            PROTOCOLS[self.protocol.name].facts(),
-        )
-        result = self.record(
-            cell, self.val_images.features, protocol, found, self.seconds_since(before)
-        )
-        return result, written.arrays(trained, counts, found)
+            before = dict(self.seconds)
+            trained = self._train(cell)
+            counts, held_out = self._score(cell, trained)
+            if held_out is None and select == "holdout" and len(trained.rates) > 1:
+                log.warning("too few training images to hold some out: the rate is chosen on val")
+            classes, absent = self.val.classes, self.protocol.absent_classes
+            found = written.metrics(trained, counts, held_out, classes, absent, select)
+            written.log_remarks(found, cell.layers)
+            names = [self.train.names[image] for image in trained.held_out]
+            protocol = recorded_protocol(
+                {**self.protocol.facts(), "select": select, "held_out": names},
+                PROTOCOLS[self.protocol.name].facts(),
+            )
+            features, seconds = self.val_images.features, self.seconds_since(before)
+            result = self.record(cell, features, protocol, found, seconds)
+            yield cell, result, written.arrays(trained, counts, found)
 
     def _train(self, cell: Cell) -> Trained:
         started = time.monotonic() - self.seconds["features"]
