@@ -95,12 +95,12 @@ def check_masks(*splits: Dataset) -> None:
 def check_labelled(data: Dataset) -> np.ndarray:
     """(256,) bool: which labels its masks have. Decodes all of them."""
     there = np.zeros(256, bool)
-    for found in in_parallel(_classes_in, data, f"checking masks of {data.split}"):
-        there[found] = True
+
+    def pixels(item: Item) -> np.ndarray:
+        return np.bincount(item.mask().ravel(), minlength=256)
+
+    for counts in in_parallel(pixels, data, f"checking masks of {data.split}"):
+        there |= counts > 0
     if not there[: len(data.classes)].any():
         raise DataError(f"{data.name} {data.split}: no labelled pixel in any mask")
     return there
-
-
-def _classes_in(item: Item) -> np.ndarray:
-    return np.flatnonzero(np.bincount(item.mask().ravel(), minlength=256))

@@ -24,18 +24,14 @@ def environment_part(backbone: Backbone) -> dict[str, Any]:
     return of_this_run(str(backbone.device))
 
 
-def interval_words(*more: str) -> str:
-    """How an interval over images was made."""
-    return ", ".join(["95 %", "bootstrap over images", *more, f"{RESAMPLES:,} resamples", METHOD])
-
-
 def recorded_protocol(
     protocol: Mapping[str, Any], usual: Mapping[str, Any], *interval: str
 ) -> dict[str, Any]:
     """With `changes`: [the protocol's own value, this one]. usual: the protocol's own values;
     interval: what is fixed in its resamples."""
     changes = {k: [v, protocol[k]] for k, v in usual.items() if protocol[k] != v}
-    return {**protocol, "changes": changes, "interval": interval_words(*interval)}
+    how = ["95 %", "bootstrap over images", *interval, f"{RESAMPLES:,} resamples", METHOD]
+    return {**protocol, "changes": changes, "interval": ", ".join(how)}
 
 
 def timing_part(seconds: Mapping[str, float], images: int, computed: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch
 
 from skipbench.backbones.health import ROUNDING_SPREAD, spread
 from skipbench.engine.locks import FileLock
+from skipbench.engine.parallel import ahead
 from skipbench.engine.progress import progress
 from skipbench.errors import NumbersError, ResourceError
 from skipbench.features.cache import evict
@@ -96,11 +97,8 @@ class StoreBuilder:
         listed = _listed(folder)
         large = sum(shard.bytes for shard in listed.values()) > LONG_TO_CHECK
         intact = {}
-        with (
-            progress(f"checking {column}", len(listed) if large else 0, "shards") as advance,
-            ThreadPoolExecutor(4) as pool,
-        ):
-            checks = pool.map(lambda shard: self._is_intact(folder, shard), listed.values())
+        checks = ahead(lambda shard: self._is_intact(folder, shard), listed.values(), 8, threads=4)
+        with progress(f"checking {column}", len(listed) if large else 0, "shards") as advance:
             for (index, shard), whole in zip(listed.items(), checks, strict=True):
                 if whole:
                     intact[index] = shard

@@ -192,16 +192,18 @@ class FeatureStore(Features):
 
 def _read_rows(path: Path, start: int, count: int) -> np.ndarray:
     """Of a shard. Read, not memory-mapped: mapped pages would count as memory of this process."""
-    with path.open("rb", buffering=0) as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))["tokens"]
-        values = np.empty(
-            (count, header["shape"][1]), {"F16": "<f2", "F32": "<f4"}[header["dtype"]]
-        )
-        file.seek(8 + length + header["data_offsets"][0] + start * values[:1].nbytes)
-        if file.readinto(values.data.cast("B")) != values.nbytes:
-            raise ResourceError(f"{path} was truncated while in use; run the command again")
-    return values
+    try:
+        with path.open("rb", buffering=0) as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))["tokens"]
+            dtype = {"F16": "<f2", "F32": "<f4"}[header["dtype"]]
+            values = np.empty((count, header["shape"][1]), dtype)
+            file.seek(8 + length + header["data_offsets"][0] + start * values[:1].nbytes)
+            if file.readinto(values.data.cast("B")) == values.nbytes:
+                return values
+    except FileNotFoundError:
+        pass
+    raise ResourceError(f"{path} was removed or truncated while in use; run the command again")
 
 
 def missing_images(

@@ -12,7 +12,6 @@ fit in memory is halved; a batch that overflows in fp16 is computed again in bf1
 
 import logging
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby, islice, pairwise
 
@@ -79,9 +78,8 @@ def make_plan(
 ) -> Plan:
     """Shards hold at most so many bytes and images, and at least one image."""
     if size is None or isinstance(size, Side):
-        with ThreadPoolExecutor(max(workers, 1)) as pool:
-            read = pool.map(lambda item: item.size_hw(), items)
-            sizes = [target_hw(size_hw, size) for size_hw in read]
+        read = ahead(lambda item: item.size_hw(), items, 8 * workers, max(workers, 1))
+        sizes = [target_hw(size_hw, size) for size_hw in read]
     else:
         sizes = [size] * len(items)
 

@@ -96,10 +96,8 @@ class View:
     def _finished(self, part: np.ndarray, fill: int | tuple[int, ...]) -> np.ndarray:
         """HW or HWC, flipped and padded to the size of the box."""
         height, width = part.shape[:2]
-        whole = np.empty((*self.size_hw(), *part.shape[2:]), np.uint8)
+        whole = np.full((*self.size_hw(), *part.shape[2:]), fill, np.uint8)
         whole[:height, :width] = part[:, ::-1] if self.flip else part
-        whole[height:] = fill
-        whole[:, width:] = fill
         return whole
 
 

@@ -114,15 +114,13 @@ class SegmentationRun(FeatureRun):
 
     def caption(self, cell: Any) -> str:
         """Of its pictures, beside checkpoint and data."""
-        layers: str = cell.layers
-        return layers
+        return str(cell.layers)
 
     def draw(self, cell: Any, result: Result) -> None:
         folder = self.settings.out / result.id
         arrays = read_arrays(self.settings.out / f"{result.id}.npz")
-        predict = self.predictor(cell, arrays)
+        predict, number = self.predictor(cell, arrays), self.settings.pictures
         drawing = pictures.Drawing(self.val, self.val, predict, arrays["counts"])
-        number = self.settings.pictures
         pictures.draw_record(folder, drawing, number, result, self.caption(cell))
 
 
