@@ -242,7 +242,10 @@ def open_store(
     )
     use = FileLock(root / f"{key}.use.lock")
     if not use.acquire(False, stalled_after, lambda: log.info("waiting for the cache lock")):
-        raise ResourceError(f"{use.path} is locked by a process that shows no activity")
+        raise ResourceError(
+            f"another process holds {use.path}, but shows no activity.\n"
+            "End it, or use another --cache."
+        )
     try:
         if builder.is_complete():
             computed = 0

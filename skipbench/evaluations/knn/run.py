@@ -174,7 +174,7 @@ class KnnRun(SegmentationRun):
         index = self._index(cell, bank)
         if isinstance(index, vectors.Lists):
             log.info(
-                "%s: %d of %d lists are searched; they hold %.1f %% of the %d nearest",
+                "%s: searching %d of %d lists finds %.1f %% of the %d nearest neighbours",
                 cell.layers, index.searched, index.lists, 100 * index.recall(K), K,
             )  # fmt: skip
         return Memory(bank, index)
@@ -213,20 +213,15 @@ class KnnRun(SegmentationRun):
     def _pieces(self, bank: Bank, columns: Sequence[str]) -> Iterator[np.ndarray]:
         """The tokens of the bank, some images at a time."""
         parts: list[np.ndarray] = []
-        count = 0
+        images = [image for image, rows in enumerate(bank.rows) if len(rows)]
         with progress("reading the bank", len(bank), "tokens") as advance:
-            for image, rows in enumerate(bank.rows):
-                if not len(rows):
-                    continue
-                tokens = normalised(self.train_features.tokens(image, columns, rows))
-                if parts and count + len(tokens) > PIECE_BYTES // tokens[0].nbytes:
+            for image in images:
+                tokens = self.train_features.tokens(image, columns, bank.rows[image])
+                parts.append(normalised(tokens))
+                if image == images[-1] or sum(part.nbytes for part in parts) >= PIECE_BYTES:
                     yield np.concatenate(parts)
-                    advance(count)
-                    parts, count = [], 0
-                parts.append(tokens)
-                count += len(tokens)
-            yield np.concatenate(parts)
-            advance(count)
+                    advance(sum(map(len, parts)))
+                    parts.clear()
 
     def _probes(self, cell: KnnCell) -> np.ndarray:
         """Random tokens of some validation images, as many of each."""

@@ -38,7 +38,7 @@ class ProbeRun(SegmentationRun):
     settings: ProbeSettings
     stages = ("training", "scoring")
     stage = "training or scoring"
-    advice = "Use fewer rates (--lr), fewer --layers, or --loss-pixels 1024"
+    advice = "Use fewer rates (--lr), fewer --layers, or fewer --loss-pixels"
 
     def __init__(
         self, inspections: Sequence[Inspection], data: Sequence[Dataset], settings: ProbeSettings
