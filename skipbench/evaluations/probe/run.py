@@ -7,28 +7,36 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import replace
+from itertools import cycle, islice
 from math import isfinite
+from typing import Any
 
 import numpy as np
 import torch
 
 from skipbench.datasets import Dataset, Item
+from skipbench.engine.machine import peak_bytes
 from skipbench.engine.progress import progress
-from skipbench.evaluations.estimate import Estimate
+from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate, Trial
 from skipbench.evaluations.pictures import Drawing, Predict
 from skipbench.evaluations.probe import EVALUATION, method, views
 from skipbench.evaluations.probe import record as written
-from skipbench.evaluations.probe.method import Trained
+from skipbench.evaluations.probe.method import Draws, Trained
 from skipbench.evaluations.probe.settings import PROTOCOLS, ProbeSettings
 from skipbench.evaluations.probe.views import WindowedSplit, cut_windows, epoch_crops
 from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell, Need
 from skipbench.evaluations.segmentation.run import SegmentationRun, Split
+from skipbench.features.source import MemoryFeatures, compute
+from skipbench.metrics.intervals import RESAMPLES
 from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.records import FeatureSpec, Result
 
 log = logging.getLogger("skipbench")
+
+TRIAL_STEPS, TRIAL_EPOCHS = 3, 4
 
 
 class ProbeRun(SegmentationRun):
@@ -106,11 +114,6 @@ class ProbeRun(SegmentationRun):
         return stack.enter_context(epoch_crops(extract, different))
 
     # -- training and scoring
-
-    def estimate(self, cells: Sequence[Cell]) -> Estimate:
-        from skipbench.evaluations.probe.estimate import estimate
-
-        return estimate(self, cells)
 
     def compute(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Result, Arrays]]:
         select = self.settings.select
@@ -200,6 +203,64 @@ class ProbeRun(SegmentationRun):
         with progress(self.label(what, cell), total) as advance:
             return method.score(split, *trained.heads(heads), trained.classes, numbers, advance)
 
+    # -- dry run
+
+    def estimate(self, cells: Sequence[Cell]) -> Estimate:
+        protocol, in_memory = self.protocol, self.settings.source.in_memory
+        course = protocol.course(len(self.train), 0)
+        trial = Trial(self, self.train[:TRIAL_IMAGES], cells)
+        few, columns = trial.few, trial.spec.columns
+        trained = _repeated(trial.features, few, TRIAL_STEPS * protocol.batch)
+        scored, windows = Split(trial.features, few, columns), 1.0  # windows: of an image
+        if protocol.window:
+            cut, first = cut_windows(few, *protocol.window)
+            seen = compute(self.backbone, cut, trial.spec)
+            scored = WindowedSplit(seen, few, columns, windows=cut, first=first)
+            windows = len(cut) / len(few)
+        training = scoring = 0.0
+        for cell in cells:
+            per_step, per_score = self._trial(cell, trained, scored)
+            training += per_step * course.steps
+            scoring += per_score * (len(self.val) + 0.1 * len(self.train))
+        # Crops and windows are yet to be read.
+        train, val = len(self.train), round(windows * len(self.val))
+        train *= protocol.different_views or course.epochs
+        if protocol.views == "whole":
+            train = trial.missing(self.train.items)
+        if protocol.window is None:
+            val = trial.missing(self.val.items)
+        # Crops that are new in every epoch are stored for one epoch.
+        stored = val + min(train, len(self.train) * (protocol.different_views or 1))
+        counts = len(self.val) * (12 * len(self.val.classes) * len(protocol.rates) + 8 * RESAMPLES)
+        held = trial.bytes_of_an_image * (train + val) if in_memory else 0
+        return Estimate(
+            images=train + val,
+            stored=max(round(len(self.train) + windows * len(self.val)) - train - val, 0),
+            features_seconds=trial.per_image * (train + val),
+            training_seconds=training,
+            scoring_seconds=scoring,
+            disk_bytes=0 if in_memory else round(trial.bytes_of_an_image * stored),
+            memory_bytes=round(peak_bytes() + held + Draws(course).most_bytes() + counts),
+        )
+
+    def _trial(self, cell: Cell, trained: Split, scored: Split) -> tuple[float, float]:
+        """Seconds of a training step, and of scoring an image with heads after some training."""
+        columns, classes, seconds = self.columns(cell), len(self.train.classes), []
+        images = replace(trained, columns=columns, mask_size=self.protocol.loss_size)
+        rates = tuple(1e-3 * (1 + i) for i in range(len(self.protocol.rates)))  # none diverges
+        for epochs in (1, 1 + TRIAL_EPOCHS):  # the difference leaves out the setup
+            protocol = replace(self.protocol, epochs=epochs, steps=None, warm_up=0.0, rates=rates)
+            started = time.monotonic()
+            heads = method.fit(
+                lambda epoch: images, len(images), classes, protocol, 0, device=self.backbone.device
+            )
+            seconds.append(time.monotonic() - started)
+        started = time.monotonic()
+        few = replace(scored, columns=columns, mask_size=self.protocol.score_size)
+        method.score(few, *heads.heads(heads.full), classes)
+        per_image = (time.monotonic() - started) / len(few)
+        return (seconds[1] - seconds[0]) / (TRIAL_EPOCHS * TRIAL_STEPS), per_image
+
     # -- pictures
 
     def drawing(self, cell: Cell, items: Sequence[Item], images: Split, arrays: Arrays) -> Drawing:
@@ -215,6 +276,18 @@ class ProbeRun(SegmentationRun):
             return next(method.predict(tokens, size_hw, weight, bias, classes)), {}
 
         return predict
+
+
+def _repeated(features: MemoryFeatures, pictures: Sequence[Item], count: int) -> Split:
+    """A few images as often as it takes to have so many."""
+
+    def many(values: Sequence[Any]) -> list[Any]:
+        return list(islice(cycle(values), count))
+
+    found = copy(features)
+    found.plan = replace(features.plan, sizes_hw=tuple(many(features.plan.sizes_hw)))
+    found.values = {column: many(values) for column, values in features.values.items()}
+    return Split(found, many(pictures), list(found.values))
 
 
 def _best_loss(losses: Sequence[float], rates: Sequence[float]) -> str:
