@@ -268,7 +268,8 @@ class ProbeRun(SegmentationRun):
         return Drawing(self.val, items, self.predictor(cell, arrays, images), arrays["counts"])
 
     def predictor(self, cell: Cell, arrays: Arrays, images: Split | None = None) -> Predict:
-        split = replace(images or self.val_images, columns=self.columns(cell))
+        seen = self.val_images if images is None else images
+        split = replace(seen, columns=self.columns(cell))
         weight, bias = (torch.from_numpy(arrays[name]) for name in ("weight", "bias"))
 
         def predict(image: int, size_hw: tuple[int, int]) -> tuple[np.ndarray, Arrays]:
