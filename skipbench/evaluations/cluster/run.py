@@ -176,29 +176,24 @@ class ClusterRun(SegmentationRun):
         fitting = self.sample_bytes // (4 * self.width(cell.blocks))
         return min(self.settings.sample_tokens, fitting)
 
-    def _counts(self, cell: Cell) -> np.ndarray:
-        """(images,) tokens."""
-        columns = self.columns(cell)
-        images = range(len(self.val))
-        return np.array([self.val_features.token_count(image, columns) for image in images])
-
     def sample(self, cell: ClusterCell) -> np.ndarray:
         """(tokens, width) float32 of length 1: all, or a random sample, as many of each image."""
-        tokens = int(self._counts(cell).sum())
-        most = self.most_tokens(cell)
+        columns, images = self.columns(cell), range(len(self.val))
+        counts = np.array([self.val_features.token_count(image, columns) for image in images])
+        tokens, most = int(counts.sum()), self.most_tokens(cell)
         seed = None if tokens <= most else cell.seed
         if self._sampled is None or self._sampled[0] != (cell.blocks, seed):
             self._sampled = None  # freed before the next one is made
             if seed is not None:
                 log.info("%s: k-means on %s of %s tokens", cell.layers, f"{most:,}", f"{tokens:,}")
-            self._sampled = (cell.blocks, seed), self._read(cell, most, seed)
+            self._sampled = (cell.blocks, seed), self._read(cell, counts, most, seed)
         return self._sampled[1]
 
-    def _read(self, cell: Cell, most: int, seed: int | None) -> np.ndarray:
-        images, counts = range(len(self.val)), self._counts(cell)
-        kept = counts if seed is None else counts.clip(max=even_shares(most, len(images), seed))
+    def _read(self, cell: Cell, counts: np.ndarray, most: int, seed: int | None) -> np.ndarray:
+        """counts: of the tokens of each image."""
+        kept = counts if seed is None else counts.clip(max=even_shares(most, len(counts), seed))
         tokens = np.empty((kept.sum(), self.width(cell.blocks)), np.float32)
-        for image, end in zip(images, kept.cumsum(), strict=True):
+        for image, end in enumerate(kept.cumsum()):
             rows = None
             if seed is not None:
                 order = randomness("sample", seed, image).permutation(counts[image])
