@@ -195,7 +195,7 @@ class Relabelled:
 
     def __init__(self, split: Split, textures: list[np.ndarray], classes: int) -> None:
         self.split, self.masks = split, [(t % classes).astype(np.uint8) for t in textures]
-        self.grid, self.tokens, self.seen = split.grid, split.tokens, split.seen
+        self.grid, self.tokens, self.image_tokens = split.grid, split.tokens, split.image_tokens
 
     def __len__(self) -> int:
         return len(self.masks)

@@ -58,24 +58,20 @@ def open_objects(
     if score is None:
         score = "boxes" if data[0].has_boxes or data.labels is None else "masks"
     if score == "masks":
-        return _with_background(_with_masks(data, "--score masks needs"))
+        first = _with_masks(data, "--score masks needs").classes[0]
+        if len(data.classes) > 2 and first.lower() not in ("background", "bg"):
+            raise UsageError(
+                f"{data.name}: its first class is {first!r}, not background: every pixel would "
+                "belong to an object"
+            )
+        return data
     if not data[0].has_boxes:
-        masks = "; --score masks takes its masks" if data.labels else " and no masks"
+        masks = "; --score masks uses its masks" if data.labels else " and no masks"
         raise UsageError(f"{data.name} {data.split} has no boxes{masks}")
     found = without_empty(replace(data, kind="boxes", labels=None), hard)
     if not len(found):
-        raise DataError(f"{data.name} {data.split}: no image has a box to be found")
+        raise DataError(f"{data.name} {data.split}: no image has a box to find")
     return found
-
-
-def _with_background(data: Dataset) -> Dataset:
-    first = data.classes[0]
-    if len(data.classes) > 2 and first.lower() not in ("background", "bg"):
-        raise UsageError(
-            f"{data.name}: its first class is {first!r}, not background: every pixel would be an "
-            "object to be found"
-        )
-    return data
 
 
 def _with_masks(data: Dataset, who: str = "are needed") -> Dataset:
@@ -99,12 +95,12 @@ def check_masks(*splits: Dataset) -> None:
 def check_labelled(data: Dataset) -> np.ndarray:
     """(256,) bool: which labels its masks have. Decodes all of them."""
     there = np.zeros(256, bool)
-    for found in in_parallel(_classes_in, data, f"checking masks of {data.split}"):
-        there[found] = True
+
+    def pixels(item: Item) -> np.ndarray:
+        return np.bincount(item.mask().ravel(), minlength=256)
+
+    for counts in in_parallel(pixels, data, f"checking masks of {data.split}"):
+        there |= counts > 0
     if not there[: len(data.classes)].any():
         raise DataError(f"{data.name} {data.split}: no labelled pixel in any mask")
     return there
-
-
-def _classes_in(item: Item) -> np.ndarray:
-    return np.flatnonzero(np.bincount(item.mask().ravel(), minlength=256))

@@ -11,9 +11,8 @@ from skipbench.engine.machine import peak_bytes
 from skipbench.engine.progress import duration
 from skipbench.evaluations.run import Cell, FeatureRun
 from skipbench.evaluations.segmentation.tokens import normalised
-from skipbench.features.build import DTYPES
 from skipbench.features.source import compute
-from skipbench.features.store import Features, missing_images
+from skipbench.features.store import missing_images
 from skipbench.files import size_text
 from skipbench.images import Picture
 
@@ -56,14 +55,10 @@ class Trial:
         source = run.settings.source
         compute(run.backbone, few[:1], self.spec, workers=source.workers)  # the first is slower
         started = time.monotonic()
-        self.features: Features = compute(
-            run.backbone, few, self.spec, batch_size=source.batch_size
-        )
+        self.features = compute(run.backbone, few, self.spec, batch_size=source.batch_size)
         self.per_image = (time.monotonic() - started) / len(few)
-        patches = [self.features.plan.tokens(image) for image in range(len(few))]
-        numbers = sum(map(run.backbone.numbers_per_patch, self.spec.blocks))
-        itemsize = DTYPES[self.spec.store_dtype].itemsize * len(self.spec.tensors)
-        self.bytes_of_an_image = itemsize * numbers * sum(patches) / len(few)
+        values = (self.features.read(i, c) for i in range(len(few)) for c in self.spec.columns)
+        self.bytes_of_an_image = sum(one.nbytes for one in values) / len(few)
 
     def missing(self, pictures: Sequence[Picture]) -> int:
         """Number of these that are to be run through the backbone."""

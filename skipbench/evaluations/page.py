@@ -117,5 +117,4 @@ def grouped(results: Sequence[Result], key: Callable[[Result], Key]) -> dict[Key
 
 
 def layers_of(result: Result) -> str:
-    layers: str = result.features["layers"]
-    return layers
+    return str(result.features["layers"])

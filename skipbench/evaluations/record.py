@@ -24,22 +24,14 @@ def environment_part(backbone: Backbone) -> dict[str, Any]:
     return of_this_run(str(backbone.device))
 
 
-def interval_words(*more: str) -> str:
-    """How an interval over images was made."""
-    return ", ".join(["95 %", "bootstrap over images", *more, f"{RESAMPLES:,} resamples", METHOD])
-
-
-def changes_from(usual: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that differ from the protocol's: [the protocol's, this one]."""
-    return {k: [v, protocol[k]] for k, v in usual.items() if protocol[k] != v}
-
-
 def recorded_protocol(
     protocol: Mapping[str, Any], usual: Mapping[str, Any], *interval: str
 ) -> dict[str, Any]:
-    """usual: the protocol's own values, without a footnote; interval: fixed in its resamples."""
-    changes = changes_from(usual, protocol)
-    return {**protocol, "changes": changes, "interval": interval_words(*interval)}
+    """With `changes`: [the protocol's own value, this one]. usual: the protocol's own values;
+    interval: what is fixed in its resamples."""
+    changes = {k: [v, protocol[k]] for k, v in usual.items() if protocol[k] != v}
+    how = ["95 %", "bootstrap over images", *interval, f"{RESAMPLES:,} resamples", METHOD]
+    return {**protocol, "changes": changes, "interval": ", ".join(how)}
 
 
 def timing_part(seconds: Mapping[str, float], images: int, computed: int) -> dict[str, Any]:

@@ -32,9 +32,8 @@ class Chunks:
 
     def load(self, shard: int) -> Arrays | None:
         """None if missing or damaged."""
-        if self.folder is None:
-            return None
-        content = _read_sealed(self.folder / f"{shard:05d}.npz", "its images are recomputed")
+        path = self.folder and self.folder / f"{shard:05d}.npz"
+        content = path and _read_sealed(path, "its images are recomputed")
         return unpacked(content) if content else None
 
     def save(self, shard: int, arrays: Arrays) -> None:

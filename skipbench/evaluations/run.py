@@ -71,8 +71,12 @@ class Run:
     advice = "Use another --device"
 
     def groups(self) -> Iterator[list[Any]]:
-        """Cells that share work, in the order of `cells`."""
-        yield from ([cell] for cell in self.cells)
+        """Neighbouring cells that share work."""
+        yield from (list(group) for _, group in groupby(self.cells, self.shared))
+
+    def shared(self, cell: Any) -> Any:
+        """Cells with the same value share work."""
+        return cell.id
 
     def check_data(self) -> None:
         """Called before long work, so that bad data is not found only hours later."""
@@ -185,11 +189,8 @@ class FeatureRun(Run):
     def columns(self, cell: Cell) -> tuple[str, ...]:
         return FeatureSpec(blocks=cell.blocks, tensors=(self.tensor,)).columns
 
-    def width(self, cell: Cell) -> int:
+    def width(self, blocks: Sequence[int]) -> int:
         """Numbers per token."""
-        return self.width_of(cell.blocks)
-
-    def width_of(self, blocks: Sequence[int]) -> int:
         return sum(map(self.backbone.width, blocks))
 
     def open_features(self, stack: ExitStack, todo: Sequence[Any], drawn: Sequence[Any]) -> None:
@@ -326,7 +327,3 @@ class FeatureRun(Run):
             if count >= enough:
                 return enough
         return count
-
-    def grouped_by(self, key: Callable[[Any], Any]) -> Iterator[list[Any]]:
-        """Neighbouring cells with the same key."""
-        yield from (list(group) for _, group in groupby(self.cells, key))

@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import shutil
-from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -17,10 +16,11 @@ import torch
 
 from skipbench.backbones.health import ROUNDING_SPREAD, spread
 from skipbench.engine.locks import FileLock
+from skipbench.engine.parallel import ahead
 from skipbench.engine.progress import progress
 from skipbench.errors import NumbersError, ResourceError
 from skipbench.features.cache import evict
-from skipbench.features.stream import SHARD_BYTES, Extractor, Plan, make_plan
+from skipbench.features.stream import SHARD_BYTES, Extractor, FeatureBatch, Plan, make_plan
 from skipbench.files import append_line, read_json, size_text, write_whole
 from skipbench.images import Picture
 
@@ -97,11 +97,8 @@ class StoreBuilder:
         listed = _listed(folder)
         large = sum(shard.bytes for shard in listed.values()) > LONG_TO_CHECK
         intact = {}
-        with (
-            progress(f"checking {column}", len(listed) if large else 0, "shards") as advance,
-            ThreadPoolExecutor(4) as pool,
-        ):
-            checks = pool.map(lambda shard: self._is_intact(folder, shard), listed.values())
+        checks = ahead(lambda shard: self._is_intact(folder, shard), listed.values(), 8, threads=4)
+        with progress(f"checking {column}", len(listed) if large else 0, "shards") as advance:
             for (index, shard), whole in zip(listed.items(), checks, strict=True):
                 if whole:
                     intact[index] = shard
@@ -123,7 +120,7 @@ class StoreBuilder:
         lock = FileLock(self.folder.with_name(f"{self.folder.name}.build.lock"))
 
         def on_wait() -> None:
-            log.info("waiting for another process that computes these features")
+            log.info("waiting for another process that is computing these features")
 
         with lock:
             if not lock.acquire(True, self.stalled_after, on_wait):
@@ -193,36 +190,30 @@ class StoreBuilder:
         left, total = sum(len(self.plan.shards[s]) for s in shards), len(self.items)
         if 0 < left < total:
             log.info("%s: resuming after %d of %d images", label, total - left, total)
-        waiting, images = deque(shards), 0
-        arrived: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
-        constant: defaultdict[str, list[int]] = defaultdict(list)
+        batches = self.extractor.stream(self.items, self.plan, shards)
         with (
             progress(label, total, done=total - left) as advance,
             ThreadPoolExecutor(1, thread_name_prefix="write") as pool,
         ):
             writing: Future[None] | None = None
-            for batch in self.extractor.stream(self.items, self.plan, shards):
-                for column in missing:
-                    tokens = batch.columns[column].flatten(1, 2)
-                    constant[column] += constant_images(batch.images, tokens)
-                    kept = in_store_dtype(tokens, column, self.spec.store_dtype)
-                    arrived[column].append(kept.flatten(0, 1))
-                images += len(batch.images)
-                advance(len(batch.images))
-                lock.heartbeat()
-                if images == len(self.plan.shards[waiting[0]]):
-                    shard = waiting.popleft()
-                    if writing:
-                        writing.result()
-                    wanted = {
-                        column: (torch.cat(arrived[column]), tuple(constant[column]))
-                        for column, lacking in missing.items()
-                        if shard in lacking
-                    }
-                    writing = pool.submit(self._write, shard, wanted, self.backbone.precision)
-                    images = 0
-                    arrived.clear()
-                    constant.clear()
+            for shard in shards:
+                wanted = [column for column, lacking in missing.items() if shard in lacking]
+                parts: dict[str, list[torch.Tensor]] = {column: [] for column in wanted}
+                constant: dict[str, list[int]] = {column: [] for column in wanted}
+                done = 0
+                while done < len(self.plan.shards[shard]):
+                    batch = next(batches)
+                    for column in wanted:
+                        tokens, same = as_stored(batch, column, self.spec.store_dtype)
+                        parts[column].append(tokens.flatten(0, 1))
+                        constant[column] += same
+                    done += len(batch.images)
+                    advance(len(batch.images))
+                    lock.heartbeat()
+                if writing:
+                    writing.result()
+                found = {c: (torch.cat(parts[c]), tuple(constant[c])) for c in wanted}
+                writing = pool.submit(self._write, shard, found, self.backbone.precision)
             if writing:
                 writing.result()
         return left
@@ -259,23 +250,18 @@ class StoreBuilder:
         (folder / "journal.jsonl").unlink(missing_ok=True)
 
 
-def constant_images(images: Sequence[int], tokens: torch.Tensor) -> list[int]:
-    """Images with constant features: no variation over tokens beyond rounding.
-
-    tokens: (images, tokens, channels).
-    """
-    alike = (spread(tokens.float()) < ROUNDING_SPREAD).tolist()
-    return [image for image, same in zip(images, alike, strict=True) if same]
-
-
-def in_store_dtype(tokens: torch.Tensor, column: str, name: str) -> torch.Tensor:
-    kept = tokens.to(DTYPES[name]).cpu()
+def as_stored(batch: FeatureBatch, column: str, dtype: str) -> tuple[torch.Tensor, list[int]]:
+    """(images, tokens, channels) in the store's precision, and the images with constant features:
+    no variation over tokens beyond rounding."""
+    tokens = batch.columns[column].flatten(1, 2)
+    kept = tokens.to(DTYPES[dtype]).cpu()
     if not torch.isfinite(kept).all():
         raise NumbersError(
-            f"{column} does not fit in {name}: values beyond ±65504.\n"
+            f"{column} does not fit in {dtype}: values beyond ±65504.\n"
             "Use --store-dtype fp32, or --tensor tokens_norm."
         )
-    return kept
+    alike = (spread(tokens.float()) < ROUNDING_SPREAD).tolist()
+    return kept, [image for image, same in zip(batch.images, alike, strict=True) if same]
 
 
 def shard_name(shard: int) -> str:

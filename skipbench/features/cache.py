@@ -3,7 +3,7 @@
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,14 +28,14 @@ class Entry:
     complete: bool
 
 
-def entries(root: Path) -> Iterator[Entry]:
+def entries(root: Path) -> list[Entry]:
     """Least recently used first. Another process may remove some of them meanwhile."""
     found = []
     for folder in root.iterdir() if root.is_dir() else ():
         with suppress(FileNotFoundError):
             if folder.is_dir() and not folder.name.startswith("."):
                 found.append(_entry(folder))
-    yield from sorted(found, key=lambda entry: entry.last_used)
+    return sorted(found, key=lambda entry: entry.last_used)
 
 
 def _entry(folder: Path) -> Entry:
@@ -72,7 +72,7 @@ def remove(folder: Path) -> bool:
 
 
 def evict(root: Path, limit_bytes: int, keep: str) -> None:
-    present = list(entries(root))
+    present = entries(root)
     total = sum(entry.bytes for entry in present)
     for entry in present:
         if total <= limit_bytes:

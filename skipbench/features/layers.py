@@ -18,26 +18,18 @@ def check_layers(text: str) -> None:
 
 
 def parse_layers(text: str, depth: int) -> tuple[int, ...]:
-    match text.strip():
-        case "last":
-            return (depth - 1,)
-        case "multiscale":
-            return multiscale(depth)
-        case "last4":
-            return tuple(range(max(depth - 4, 0), depth))
-        case "ibot":
-            if depth != 12:
-                raise UsageError(
-                    f"--layers ibot means 3,5,7,11 of 12 blocks; this model has {depth}"
-                )
-            return (3, 5, 7, 11)
-        case "all":
-            return tuple(range(depth))
-    blocks = _numbers(text)
-    for block in blocks:
+    name, blocks = text.strip(), tuple(range(depth))
+    if name == "ibot" and depth != 12:
+        raise UsageError(f"--layers ibot means 3,5,7,11 of 12 blocks; this model has {depth}")
+    named = {"last": blocks[-1:], "multiscale": multiscale(depth), "last4": blocks[-4:],
+             "ibot": (3, 5, 7, 11), "all": blocks}  # fmt: skip
+    if name in named:
+        return named[name]
+    numbers = _numbers(text)
+    for block in numbers:
         if not -depth <= block < depth:
             raise UsageError(f"--layers: no block {block}; the model has blocks 0 to {depth - 1}")
-    return tuple(sorted({block % depth for block in blocks}))
+    return tuple(sorted({block % depth for block in numbers}))
 
 
 def _numbers(text: str) -> list[int]:

@@ -10,7 +10,7 @@ from skipbench.backbones.base import Backbone
 from skipbench.engine.machine import available_bytes
 from skipbench.engine.progress import progress
 from skipbench.errors import ResourceError
-from skipbench.features.build import DTYPES, constant_images, in_store_dtype
+from skipbench.features.build import DTYPES, as_stored
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.features.store import Features, open_store
 from skipbench.features.stream import Extractor, make_plan
@@ -84,10 +84,9 @@ def compute(
     with progress(label, len(items)) as advance:
         for batch in Extractor(backbone, spec, batch_size, workers).stream(items, plan):
             for column in spec.columns:
-                tokens = batch.columns[column].flatten(1, 2)
-                degenerate[column] += constant_images(batch.images, tokens)
-                kept = in_store_dtype(tokens, column, spec.store_dtype)
-                for image, one in zip(batch.images, kept, strict=True):
+                tokens, same = as_stored(batch, column, spec.store_dtype)
+                degenerate[column] += same
+                for image, one in zip(batch.images, tokens, strict=True):
                     values[column][image] = one.numpy()
             advance(len(batch.images))
     constant = {column: tuple(sorted(images)) for column, images in degenerate.items()}

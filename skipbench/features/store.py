@@ -20,7 +20,6 @@ import hashlib
 import json
 import logging
 import os
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -42,8 +41,6 @@ from skipbench.images import TRANSFORM_VERSION, Picture, fingerprint, size_name
 from skipbench.records import IMAGENET, FeatureSpec
 
 log = logging.getLogger("skipbench")
-
-MOST_OPEN = 128  # shards of a store; many systems allow 1,024 open files per process
 
 
 def model_part(backbone: Backbone) -> dict[str, Any]:
@@ -126,7 +123,6 @@ class Features(Sequence[dict[str, torch.Tensor]], ABC):
         return self.plan.grid_hw(image, self.stride(columns))
 
     def token_count(self, image: int, columns: Sequence[str]) -> int:
-        """Tokens of an image."""
         height, width = self.grid_hw(image, columns)
         return height * width
 
@@ -177,8 +173,6 @@ class FeatureStore(Features):
         super().__init__(builder.plan, builder.backbone, builder.spec, builder.degenerate())
         self.folder = builder.folder
         self._lock = lock
-        self._open: dict[tuple[str, int], _ShardFile] = {}
-        self._opening = threading.Lock()
         self._place: dict[int, tuple[int, int]] = {}  # image → shard, patches before it
         for shard, images in enumerate(self.plan.shards):
             start = 0
@@ -188,41 +182,28 @@ class FeatureStore(Features):
 
     def read(self, image: int, column: str) -> np.ndarray:
         shard, start = self._place[image]
-        with self._opening:  # no file is closed while another thread reads from it
-            if (column, shard) not in self._open:
-                while len(self._open) >= MOST_OPEN:
-                    self._open.pop(next(iter(self._open))).file.close()
-                self._open[column, shard] = _ShardFile(self.folder / column / shard_name(shard))
-            each = (self.plan.patch // self.strides[column]) ** 2  # tokens of a patch
-            return self._open[column, shard].rows(start * each, self.plan.tokens(image) * each)
+        each = (self.plan.patch // self.strides[column]) ** 2  # tokens of a patch
+        path = self.folder / column / shard_name(shard)
+        return _read_rows(path, start * each, self.plan.tokens(image) * each)
 
     def close(self) -> None:
-        for shard in self._open.values():
-            shard.file.close()
-        self._open.clear()
         self._lock.release()
 
 
-class _ShardFile:
-    """Read, not memory-mapped: mapped pages would count as memory of this process."""
-
-    def __init__(self, path: Path) -> None:
-        self.file = path.open("rb", buffering=0)
-        length = int.from_bytes(self.file.read(8), "little")
-        header = json.loads(self.file.read(length))["tokens"]
-        self._dtype = np.dtype({"F16": "<f2", "F32": "<f4"}[header["dtype"]])
-        self._channels = header["shape"][1]
-        self._start = 8 + length + header["data_offsets"][0]
-
-    def rows(self, start: int, count: int) -> np.ndarray:
-        row = self._channels * self._dtype.itemsize
-        values = np.empty((count, self._channels), self._dtype)
-        self.file.seek(self._start + start * row)
-        if self.file.readinto(values.data.cast("B")) != values.nbytes:
-            raise ResourceError(
-                f"{self.file.name} was truncated while in use; run the command again"
-            )
-        return values
+def _read_rows(path: Path, start: int, count: int) -> np.ndarray:
+    """Of a shard. Read, not memory-mapped: mapped pages would count as memory of this process."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))["tokens"]
+            dtype = {"F16": "<f2", "F32": "<f4"}[header["dtype"]]
+            values = np.empty((count, header["shape"][1]), dtype)
+            file.seek(8 + length + header["data_offsets"][0] + start * values[:1].nbytes)
+            if file.readinto(values.data.cast("B")) == values.nbytes:
+                return values
+    except FileNotFoundError:
+        pass
+    raise ResourceError(f"{path} was removed or truncated while in use; run the command again")
 
 
 def missing_images(
@@ -261,7 +242,10 @@ def open_store(
     )
     use = FileLock(root / f"{key}.use.lock")
     if not use.acquire(False, stalled_after, lambda: log.info("waiting for the cache lock")):
-        raise ResourceError(f"{use.path} is locked by a process that shows no activity")
+        raise ResourceError(
+            f"another process holds {use.path}, but shows no activity.\n"
+            "End it, or use another --cache."
+        )
     try:
         if builder.is_complete():
             computed = 0

@@ -11,9 +11,7 @@ fit in memory is halved; a batch that overflows in fp16 is computed again in bf1
 """
 
 import logging
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby, islice, pairwise
 
@@ -80,9 +78,8 @@ def make_plan(
 ) -> Plan:
     """Shards hold at most so many bytes and images, and at least one image."""
     if size is None or isinstance(size, Side):
-        with ThreadPoolExecutor(max(workers, 1)) as pool:
-            read = pool.map(lambda item: item.size_hw(), items)
-            sizes = [target_hw(size_hw, size) for size_hw in read]
+        read = ahead(lambda item: item.size_hw(), items, 8 * workers, max(workers, 1))
+        sizes = [target_hw(size_hw, size) for size_hw in read]
     else:
         sizes = [size] * len(items)
 
@@ -141,24 +138,20 @@ class Extractor:
     def run(
         self, images: Sequence[int], batch: torch.Tensor, sizes_hw: Sequence[tuple[int, int]]
     ) -> Iterator[FeatureBatch]:
-        """The features of one batch of NCHW uint8 images; in parts if it does not fit in memory."""
-        waiting = deque([slice(0, len(images))])
-        while waiting:
-            part = waiting.popleft()
-            count = part.stop - part.start
-            if self.most is not None and count > self.most:
-                middle = part.start + count // 2
-                waiting.extendleft([slice(middle, part.stop), slice(part.start, middle)])
-                continue
+        """The features of one batch of NCHW uint8 images; in halves if memory runs out."""
+        count = len(images)
+        if self.most is None or count <= self.most:
             try:
-                columns = self.forward(batch[part], sizes_hw[part])
+                columns = self.forward(batch, sizes_hw)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
                 self._halve(count, error)
-                waiting.appendleft(part)
-                continue
-            yield FeatureBatch(tuple(images[part]), columns)
+            else:
+                yield FeatureBatch(tuple(images), columns)
+                return
+        for half in (slice(count // 2), slice(count // 2, count)):
+            yield from self.run(images[half], batch[half], sizes_hw[half])
 
     def forward(
         self, batch: torch.Tensor, sizes_hw: Sequence[tuple[int, int]]

@@ -230,6 +230,19 @@ def test_a_damaged_list_never_gives_wrong_features(name, where, backbone, items,
         assert all(torch.equal(store[i]["keys.2"], right[i]) for i in range(7))
 
 
+@pytest.mark.parametrize("loss", ["removed", "cut short"])
+def test_a_shard_lost_while_in_use_is_reported(loss, backbone, items, tmp_path):
+    with open_store(backbone, items, SPEC, cache=tmp_path / "c") as store:
+        for victim in (store.folder / "keys.2").glob("*.safetensors"):
+            if loss == "removed":
+                victim.unlink()
+            else:
+                victim.write_bytes(victim.read_bytes()[:300])
+        assert store.read(0, "tokens_norm.2").shape == (15, 128)
+        with pytest.raises(ResourceError, match="run the command again"):
+            store.read(0, "keys.2")
+
+
 # --- fault 31: killed ------------------------------------------------------------------------
 
 CHILD = """

@@ -17,7 +17,10 @@ def show(run: Any, results: Sequence[Result]) -> None:
         "scored at full size",
     ]
     page.show_what(console, first, ", ".join(words))
-    for (layers, clusters, matching), group in page.grouped(results, _what).items():
+    groups = page.grouped(
+        results, lambda r: (page.layers_of(r), r.metrics["clusters"], r.protocol["matching"])
+    )
+    for (layers, clusters, matching), group in groups.items():
         title = f"{layers}, {count_of(clusters, 'cluster')}"
         console.print(f"\n[bold]{title}[/bold] ({page.blocks_words(group[0])}; {matching})")
         rows = [([str(r.protocol["seed"])], r) for r in group]
@@ -27,7 +30,3 @@ def show(run: Any, results: Sequence[Result]) -> None:
         else:
             page.show_spread(console, title, group)
     page.show_where(console, results, run.settings.out)
-
-
-def _what(result: Result) -> tuple[str, int, str]:
-    return page.layers_of(result), result.metrics["clusters"], result.protocol["matching"]

@@ -85,7 +85,9 @@ class ClusterRun(SegmentationRun):
             )
         tokens = min(self.tokens_of(self.val.items, blocks, most) for blocks in self.layers)
         if tokens < most:
-            raise UsageError(f"{most:,} clusters of {tokens:,} tokens: use fewer --clusters")
+            raise UsageError(
+                f"{tokens:,} tokens are too few for {most:,} clusters: use fewer --clusters"
+            )
         self.cells = [
             self._cell(blocks, text, seed, count, asked)
             for blocks, text in self.layers.items()
@@ -116,8 +118,8 @@ class ClusterRun(SegmentationRun):
     def describe(self, cell: ClusterCell) -> str:
         return f"{super().describe(cell)}, {count_of(cell.clusters, 'cluster')}"
 
-    def groups(self) -> Iterator[list[ClusterCell]]:
-        yield from self.grouped_by(lambda cell: cell.blocks)
+    def shared(self, cell: ClusterCell) -> tuple[int, ...]:
+        return cell.blocks
 
     def estimate(self, cells: Sequence[ClusterCell]) -> Estimate:
         trial = Trial(self, self.val[:TRIAL_IMAGES], cells)
@@ -125,7 +127,7 @@ class ClusterRun(SegmentationRun):
         for cell in cells:
             everything = round(trial.tokens_of_an_image(cell) * len(self.val))
             few, tokens = trial.tokens(cell), min(everything, self.most_tokens(cell))
-            held = max(held, 4 * tokens * self.width(cell))
+            held = max(held, 4 * tokens * self.width(cell.blocks))
             clusters = min(cell.clusters, len(few))
             started = time.monotonic()
             centroids, _ = vectors.k_means(few, clusters, cell.seed, TRIAL_TURNS)
@@ -171,31 +173,27 @@ class ClusterRun(SegmentationRun):
         return made
 
     def most_tokens(self, cell: Cell) -> int:
-        return min(self.settings.sample_tokens, self.sample_bytes // (4 * self.width(cell)))
-
-    def _counts(self, cell: Cell) -> np.ndarray:
-        """(images,) tokens."""
-        columns = self.columns(cell)
-        images = range(len(self.val))
-        return np.array([self.val_features.token_count(image, columns) for image in images])
+        fitting = self.sample_bytes // (4 * self.width(cell.blocks))
+        return min(self.settings.sample_tokens, fitting)
 
     def sample(self, cell: ClusterCell) -> np.ndarray:
         """(tokens, width) float32 of length 1: all, or a random sample, as many of each image."""
-        tokens = int(self._counts(cell).sum())
-        most = self.most_tokens(cell)
+        columns, images = self.columns(cell), range(len(self.val))
+        counts = np.array([self.val_features.token_count(image, columns) for image in images])
+        tokens, most = int(counts.sum()), self.most_tokens(cell)
         seed = None if tokens <= most else cell.seed
         if self._sampled is None or self._sampled[0] != (cell.blocks, seed):
             self._sampled = None  # freed before the next one is made
             if seed is not None:
                 log.info("%s: k-means on %s of %s tokens", cell.layers, f"{most:,}", f"{tokens:,}")
-            self._sampled = (cell.blocks, seed), self._read(cell, most, seed)
+            self._sampled = (cell.blocks, seed), self._read(cell, counts, most, seed)
         return self._sampled[1]
 
-    def _read(self, cell: Cell, most: int, seed: int | None) -> np.ndarray:
-        images, counts = range(len(self.val)), self._counts(cell)
-        kept = counts if seed is None else counts.clip(max=even_shares(most, len(images), seed))
-        tokens = np.empty((kept.sum(), self.width(cell)), np.float32)
-        for image, end in zip(images, kept.cumsum(), strict=True):
+    def _read(self, cell: Cell, counts: np.ndarray, most: int, seed: int | None) -> np.ndarray:
+        """counts: of the tokens of each image."""
+        kept = counts if seed is None else counts.clip(max=even_shares(most, len(counts), seed))
+        tokens = np.empty((kept.sum(), self.width(cell.blocks)), np.float32)
+        for image, end in enumerate(kept.cumsum()):
             rows = None
             if seed is not None:
                 order = randomness("sample", seed, image).permutation(counts[image])

@@ -36,7 +36,9 @@ def parse_seeds(given: Any) -> tuple[int, ...]:
     except InvalidError:
         seeds = ()
     if not seeds:
-        raise InvalidError(f"expected how many, up to {MOST_SEEDS:,}, or which: 0,7")
+        raise InvalidError(
+            f"expected a number of seeds up to {MOST_SEEDS:,}, or a list such as 0,7"
+        )
     return parsers.distinct(seeds) if several or seeds == (0,) else tuple(range(seeds[0]))
 
 
@@ -48,11 +50,11 @@ class ClusterSettings(SegmentationSettings):
         default_text=CLASSES,
     )  # fmt: skip
     seeds: tuple[int, ...] = setting(
-        tuple(range(SEEDS)), help="Number of seeds (5: 0 to 4), or a list: 0,7.",
+        tuple(range(SEEDS)), help="Number of seeds (5 means 0 to 4), or a list: 0,7.",
         parse=parse_seeds, metavar="N", default_text=str(SEEDS), flags=("--seeds", "--seed"),
     )  # fmt: skip
     sample_tokens: int = setting(
-        1_000_000, help="Tokens for k-means, drawn evenly from images; up to 4 GB.",
+        1_000_000, help="Tokens for k-means, drawn evenly from all images; up to 4 GB.",
         parse=parsers.integer(1), metavar="N",
     )  # fmt: skip
     redo: int = setting(

@@ -24,12 +24,7 @@ from skipbench.engine.parallel import ahead
 from skipbench.engine.vectors import Index
 from skipbench.errors import ResourceError
 from skipbench.evaluations.segmentation.class_map import class_map
-from skipbench.evaluations.segmentation.tokens import (
-    Grid,
-    TokensAndMasks,
-    normalised,
-    randomness,
-)
+from skipbench.evaluations.segmentation.tokens import Grid, TokensAndMasks, normalised, randomness
 from skipbench.metrics.segmentation import IGNORED, class_counts
 
 FLAT_ON_CPU = 100_000  # tokens in a bank: searching more takes seconds per image

@@ -88,7 +88,7 @@ class KnnRun(SegmentationRun):
 
     def _cell(self, blocks: tuple[int, ...], layers: str, seed: int, vote: Vote) -> KnnCell:
         storage = method.choose_storage(
-            self.settings.index, self.most_tokens[blocks], self.width_of(blocks),
+            self.settings.index, self.most_tokens[blocks], self.width(blocks),
             self.settings.bank_limit, self.gpus,
         )  # fmt: skip
         identity = self.identity(blocks, seed, self._protocol(vote, storage))
@@ -115,8 +115,9 @@ class KnnRun(SegmentationRun):
     def describe(self, cell: KnnCell) -> str:
         return f"{super().describe(cell)}, k {cell.vote.k}, temperature {cell.vote.temperature:g}"
 
-    def groups(self) -> Iterator[list[KnnCell]]:
-        yield from self.grouped_by(lambda cell: (cell.blocks, cell.seed))
+    def shared(self, cell: KnnCell) -> tuple[tuple[int, ...], int]:
+        """Layers and seed: the same bank."""
+        return cell.blocks, cell.seed
 
     def check_data(self) -> None:
         super().check_data()
@@ -126,22 +127,23 @@ class KnnRun(SegmentationRun):
                 self.settings.memory,
             )
         if max(self.settings.k) > min(self.most_tokens.values()):
-            log.warning("k %d exceeds the bank: all of it votes", max(self.settings.k))
+            log.warning("k %d exceeds the bank: every token in it votes", max(self.settings.k))
 
     def estimate(self, cells: Sequence[KnnCell]) -> Estimate:
         trial = Trial(self, self.val[:TRIAL_IMAGES], cells)
         per_product = _seconds_per_product(trial.tokens(cells[0]))
-        banks = {(cell.blocks, cell.seed): cell for cell in cells}
+        banks = {self.shared(cell): cell for cell in cells}
         work = sum(self._search_seconds(cell, per_product, trial) for cell in banks.values())
-        held = max(
-            cell.storage.bytes(self.most_tokens[cell.blocks], self.width(cell)) for cell in cells
-        )
+        held = max(self._bytes(cell, self.most_tokens[cell.blocks]) for cell in cells)
         lists = [self.train.items, self.val.items]
         return trial.estimate(lists, work, held, "bank and neighbours")
 
+    def _bytes(self, cell: KnnCell, tokens: int) -> int:
+        return cell.storage.bytes(tokens, self.width(cell.blocks))
+
     def _search_seconds(self, cell: KnnCell, per_product: float, trial: Trial) -> float:
         """To build one index and find the neighbours of all images: products dominate."""
-        tokens, per_pair = self.most_tokens[cell.blocks], per_product * self.width(cell)
+        tokens, per_pair = self.most_tokens[cell.blocks], per_product * self.width(cell.blocks)
         whole = trial.tokens_of_an_image(cell) * len(self.val) * tokens
         if cell.storage.index == "flat":
             return per_pair * whole
@@ -153,7 +155,7 @@ class KnnRun(SegmentationRun):
 
     def _memory_of(self, cell: KnnCell) -> Memory:
         """What the cells of one group share; one at a time is kept."""
-        key = cell.blocks, cell.seed
+        key = self.shared(cell)
         if self._memory is None or self._memory[0] != key:
             self._memory = None  # freed before the next one is made
             with self.timed("bank"):
@@ -165,15 +167,14 @@ class KnnRun(SegmentationRun):
         if key not in self._banks:
             self._banks[key] = self._bank(*key)
         bank = self._banks[key]
-        needed = cell.storage.bytes(len(bank), self.width(cell))
+        tokens, needed = f"{len(bank):,}", size_text(self._bytes(cell, len(bank)))
         log.info(
-            "%s: %s tokens in the bank, %s: %s",
-            cell.layers, f"{len(bank):,}", cell.storage.words, size_text(needed),
-        )  # fmt: skip
+            "%s: %s tokens in the bank, %s: %s", cell.layers, tokens, cell.storage.words, needed
+        )
         index = self._index(cell, bank)
         if isinstance(index, vectors.Lists):
             log.info(
-                "%s: %d of %d lists are searched; they hold %.1f %% of the %d nearest",
+                "%s: searching %d of %d lists finds %.1f %% of the %d nearest neighbours",
                 cell.layers, index.searched, index.lists, 100 * index.recall(K), K,
             )  # fmt: skip
         return Memory(bank, index)
@@ -188,7 +189,7 @@ class KnnRun(SegmentationRun):
         first, *others = self.settings.seeds
         if bank.whole and others and seed == first:
             log.warning(
-                "the bank holds every labelled patch, so seeds do not differ: one is enough"
+                "the bank holds every labelled patch, so all seeds score the same: one is enough"
             )
         return bank
 
@@ -200,7 +201,7 @@ class KnnRun(SegmentationRun):
         return method.part_of_bank(counts, int(shares[image]), seed, image)
 
     def _index(self, cell: KnnCell, bank: Bank) -> vectors.Index:
-        pieces, width = partial(self._pieces, bank, self.columns(cell)), self.width(cell)
+        pieces, width = partial(self._pieces, bank, self.columns(cell)), self.width(cell.blocks)
         if cell.storage.index == "flat":
             return vectors.Flat(pieces, len(bank), width, cell.storage.numbers, self.gpus)
         return vectors.Lists(
@@ -212,20 +213,15 @@ class KnnRun(SegmentationRun):
     def _pieces(self, bank: Bank, columns: Sequence[str]) -> Iterator[np.ndarray]:
         """The tokens of the bank, some images at a time."""
         parts: list[np.ndarray] = []
-        count = 0
+        images = [image for image, rows in enumerate(bank.rows) if len(rows)]
         with progress("reading the bank", len(bank), "tokens") as advance:
-            for image, rows in enumerate(bank.rows):
-                if not len(rows):
-                    continue
-                tokens = normalised(self.train_features.tokens(image, columns, rows))
-                if parts and count + len(tokens) > PIECE_BYTES // tokens[0].nbytes:
+            for image in images:
+                tokens = self.train_features.tokens(image, columns, bank.rows[image])
+                parts.append(normalised(tokens))
+                if image == images[-1] or sum(part.nbytes for part in parts) >= PIECE_BYTES:
                     yield np.concatenate(parts)
-                    advance(count)
-                    parts, count = [], 0
-                parts.append(tokens)
-                count += len(tokens)
-            yield np.concatenate(parts)
-            advance(count)
+                    advance(sum(map(len, parts)))
+                    parts.clear()
 
     def _probes(self, cell: KnnCell) -> np.ndarray:
         """Random tokens of some validation images, as many of each."""
@@ -274,7 +270,7 @@ class KnnRun(SegmentationRun):
         facts = {
             "tokens": len(bank),
             "whole": bank.whole,
-            "bytes": cell.storage.bytes(len(bank), self.width(cell)),
+            "bytes": self._bytes(cell, len(bank)),
             "class_percent": {name: 100 * share for name, share in shares},
         }
         if isinstance(index, vectors.Lists):

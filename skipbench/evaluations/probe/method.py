@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skipbench.engine.parallel import ahead
 from skipbench.errors import NumbersError
 from skipbench.evaluations.probe.heads import Drawn, Heads, LabelledPixels
 from skipbench.evaluations.probe.settings import Course, Protocol
 from skipbench.evaluations.segmentation.tokens import (
     ImageTokens,
     TokensAndMasks,
-    ahead,
     predict,
     randomness,
 )
@@ -144,15 +144,14 @@ class Draws:
 
     def of(self, images: TokensAndMasks, image: int, epoch: int, fresh: bool) -> Drawn:
         """fresh: every epoch has other views of the images, so nothing is drawn ahead."""
+        pixels = self.course.pixels
         if (image, epoch) not in self._drawn:
             labelled = LabelledPixels(images.mask(image), images.grid(image))
-            last = epoch + 1 if fresh or self.course.pixels is None else epoch + self.ahead
+            last = epoch + 1 if fresh or pixels is None else epoch + self.ahead
             for coming in range(epoch, min(last, self.course.epochs)):
-                if self.course.pixels is None:
-                    self._drawn[image, coming] = labelled.every()
-                else:
-                    rng = randomness("pixels", self.course.seed, image, coming)
-                    self._drawn[image, coming] = labelled.draw(self.course.pixels, rng)
+                rng = randomness("pixels", self.course.seed, image, coming)
+                drawn = labelled.every() if pixels is None else labelled.draw(pixels, rng)
+                self._drawn[image, coming] = drawn
         return self._drawn.pop((image, epoch))
 
 

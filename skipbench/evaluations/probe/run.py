@@ -7,27 +7,36 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from copy import copy
+from dataclasses import replace
+from itertools import cycle, islice
 from math import isfinite
+from typing import Any
 
 import numpy as np
 import torch
 
 from skipbench.datasets import Dataset, Item
+from skipbench.engine.machine import peak_bytes
 from skipbench.engine.progress import progress
-from skipbench.evaluations.estimate import Estimate
+from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate, Trial
 from skipbench.evaluations.pictures import Drawing, Predict
 from skipbench.evaluations.probe import EVALUATION, method, views
 from skipbench.evaluations.probe import record as written
-from skipbench.evaluations.probe.method import Trained
+from skipbench.evaluations.probe.method import Draws, Trained
 from skipbench.evaluations.probe.settings import PROTOCOLS, ProbeSettings
-from skipbench.evaluations.probe.views import EpochCrops, ScoredImages, View, cut_windows
+from skipbench.evaluations.probe.views import WindowedSplit, cut_windows, epoch_crops
 from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell, Need
 from skipbench.evaluations.segmentation.run import SegmentationRun, Split
+from skipbench.features.source import MemoryFeatures, compute
+from skipbench.metrics.intervals import RESAMPLES
 from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.records import FeatureSpec, Result
 
 log = logging.getLogger("skipbench")
+
+TRIAL_STEPS, TRIAL_EPOCHS = 3, 4
 
 
 class ProbeRun(SegmentationRun):
@@ -37,7 +46,7 @@ class ProbeRun(SegmentationRun):
     settings: ProbeSettings
     stages = ("training", "scoring")
     stage = "training or scoring"
-    advice = "Use fewer rates (--lr), fewer --layers, or --loss-pixels 1024"
+    advice = "Use fewer rates (--lr), fewer --layers, or fewer --loss-pixels"
 
     def __init__(
         self, inspections: Sequence[Inspection], data: Sequence[Dataset], settings: ProbeSettings
@@ -75,69 +84,56 @@ class ProbeRun(SegmentationRun):
         log_adaptation(self.backbone, self.spec(scored))
         if todo and self.protocol.views == "whole":
             features = self.features(self.train.items, self.spec(todo), "train")
-            self.train_images = ScoredImages(self.train, stack.enter_context(features))
+            self.train_features = stack.enter_context(features)
         self.val_images = self.scored_images(self.val, self.spec(scored), "val")
         stack.enter_context(self.val_images.features)
 
-    def scored_images(self, pictures: Sequence[Item], spec: FeatureSpec, what: str) -> ScoredImages:
+    def scored_images(self, pictures: Sequence[Item], spec: FeatureSpec, what: str) -> Split:
         """As pictures are seen when they are scored: whole, or through windows."""
         if self.protocol.window is None:
-            return ScoredImages(pictures, self.features(list(pictures), spec, what))
+            return Split(self.features(list(pictures), spec, what), pictures, spec.columns)
         windows, first = cut_windows(pictures, *self.protocol.window)
         features = self.features(windows, spec, f"{what} windows")
-        return ScoredImages(pictures, features, windows, first)
+        return WindowedSplit(features, pictures, spec.columns, windows=windows, first=first)
 
     def _training_images(self, cell: Cell, stack: ExitStack) -> Callable[[int], Split]:
         """The images of each epoch."""
         columns, size = self.columns(cell), self.protocol.loss_size
         if self.protocol.views == "whole":
-            split = Split(self.train_images.features, self.train, columns, size)
+            split = Split(self.train_features, self.train, columns, size)
             return lambda epoch: split
         crop = {"dinov2": views.crop_dinov2, "leopart": views.crop_leopart}[self.protocol.views]
-        side = int(self.protocol.size)
+        side, different = int(self.protocol.size), self.protocol.different_views
         # Fixed crops are extracted once for all sets of layers.
-        spec = self.spec(self.cells if self.protocol.different_views else [cell])
+        spec = self.spec(self.cells if different else [cell])
 
-        def crop_item(item: Item, epoch: int) -> View:
-            return crop(item, side, cell.seed, epoch)
-
-        def extract(crops: Sequence[View]) -> Split:
+        def extract(epoch: int) -> Split:
+            crops = [crop(item, side, cell.seed, epoch) for item in self.train]
             return Split(self.features(crops, spec, "train crops"), crops, columns, size)
 
-        crops = EpochCrops(self.train, crop_item, extract, self.protocol.different_views)
-        return stack.enter_context(crops).at
+        return stack.enter_context(epoch_crops(extract, different))
 
     # -- training and scoring
 
-    def estimate(self, cells: Sequence[Cell]) -> Estimate:
-        from skipbench.evaluations.probe.estimate import estimate
-
-        return estimate(self, cells)
-
     def compute(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Result, Arrays]]:
+        select = self.settings.select
         for cell in cells:
-            yield cell, *self._train_and_score(cell)
-
-    def _train_and_score(self, cell: Cell) -> tuple[Result, Arrays]:
-        before = dict(self.seconds)
-        trained = self._train(cell)
-        counts, held_out = self._score(cell, trained)
-        if held_out is None and self.settings.select == "holdout" and len(trained.rates) > 1:
-            log.warning("too few training images to hold some out: the rate is chosen on val")
-        found = written.metrics(
-            trained, counts, held_out, self.val.classes, self.protocol.absent_classes,
-            self.settings.select,
-        )  # fmt: skip
-        written.log_remarks(found, cell.layers)
-        names = [self.train.names[image] for image in trained.held_out]
-        protocol = recorded_protocol(
-            {**self.protocol.facts(), "select": self.settings.select, "held_out": names},
-            PROTOCOLS[self.protocol.name].facts(),
-        )
-        result = self.record(
-            cell, self.val_images.features, protocol, found, self.seconds_since(before)
-        )
-        return result, written.arrays(trained, counts, found)
+            before = dict(self.seconds)
+            trained = self._train(cell)
+            counts, held_out = self._score(cell, trained)
+            if held_out is None and select == "holdout" and len(trained.rates) > 1:
+                log.warning("too few training images to hold some out: the rate is chosen on val")
+            classes, absent = self.val.classes, self.protocol.absent_classes
+            found = written.metrics(trained, counts, held_out, classes, absent, select)
+            written.log_remarks(found, cell.layers)
+            names = [self.train.names[image] for image in trained.held_out]
+            protocol = recorded_protocol(
+                {**self.protocol.facts(), "select": select, "held_out": names},
+                PROTOCOLS[self.protocol.name].facts(),
+            )
+            features, seconds = self.val_images.features, self.seconds_since(before)
+            result = self.record(cell, features, protocol, found, seconds)
+            yield cell, result, written.arrays(trained, counts, found)
 
     def _train(self, cell: Cell) -> Trained:
         started = time.monotonic() - self.seconds["features"]
@@ -180,7 +176,7 @@ class ProbeRun(SegmentationRun):
         held_out = None
         with ExitStack() as stack:
             if numbers and self.protocol.views == "whole":
-                images = self.train_images
+                images = Split(self.train_features, self.train, self.columns(cell))
             elif numbers:  # training used crops: whole images have no features yet
                 few = [self.train[i] for i in numbers]
                 images = self.scored_images(few, self.spec([cell]), "held-out images")
@@ -196,26 +192,84 @@ class ProbeRun(SegmentationRun):
         self,
         cell: Cell,
         trained: Trained,
-        images: ScoredImages,
+        images: Split,
         heads: slice,
         numbers: Sequence[int] | None = None,
     ) -> np.ndarray:
         what = "scoring" if numbers is None else "scoring held-out"
-        split = images.split(self.columns(cell), self.protocol.score_size)
+        size = self.protocol.score_size
+        split = replace(images, columns=self.columns(cell), mask_size=size)
         total = len(split if numbers is None else numbers)
         with progress(self.label(what, cell), total) as advance:
             return method.score(split, *trained.heads(heads), trained.classes, numbers, advance)
 
+    # -- dry run
+
+    def estimate(self, cells: Sequence[Cell]) -> Estimate:
+        protocol, in_memory = self.protocol, self.settings.source.in_memory
+        course = protocol.course(len(self.train), 0)
+        trial = Trial(self, self.train[:TRIAL_IMAGES], cells)
+        few, columns = trial.few, trial.spec.columns
+        trained = _repeated(trial.features, few, TRIAL_STEPS * protocol.batch)
+        scored, windows = Split(trial.features, few, columns), 1.0  # windows: of an image
+        if protocol.window:
+            cut, first = cut_windows(few, *protocol.window)
+            seen = compute(self.backbone, cut, trial.spec)
+            scored = WindowedSplit(seen, few, columns, windows=cut, first=first)
+            windows = len(cut) / len(few)
+        training = scoring = 0.0
+        for cell in cells:
+            per_step, per_score = self._trial(cell, trained, scored)
+            training += per_step * course.steps
+            scoring += per_score * (len(self.val) + 0.1 * len(self.train))
+        # Crops and windows are yet to be read.
+        train, val = len(self.train), round(windows * len(self.val))
+        train *= protocol.different_views or course.epochs
+        if protocol.views == "whole":
+            train = trial.missing(self.train.items)
+        if protocol.window is None:
+            val = trial.missing(self.val.items)
+        # Crops that are new in every epoch are stored for one epoch.
+        stored = val + min(train, len(self.train) * (protocol.different_views or 1))
+        counts = len(self.val) * (12 * len(self.val.classes) * len(protocol.rates) + 8 * RESAMPLES)
+        held = trial.bytes_of_an_image * (train + val) if in_memory else 0
+        return Estimate(
+            images=train + val,
+            stored=max(round(len(self.train) + windows * len(self.val)) - train - val, 0),
+            features_seconds=trial.per_image * (train + val),
+            training_seconds=training,
+            scoring_seconds=scoring,
+            disk_bytes=0 if in_memory else round(trial.bytes_of_an_image * stored),
+            memory_bytes=round(peak_bytes() + held + Draws(course).most_bytes() + counts),
+        )
+
+    def _trial(self, cell: Cell, trained: Split, scored: Split) -> tuple[float, float]:
+        """Seconds of a training step, and of scoring an image with heads after some training."""
+        columns, classes, seconds = self.columns(cell), len(self.train.classes), []
+        images = replace(trained, columns=columns, mask_size=self.protocol.loss_size)
+        rates = tuple(1e-3 * (1 + i) for i in range(len(self.protocol.rates)))  # none diverges
+        for epochs in (1, 1 + TRIAL_EPOCHS):  # the difference leaves out the setup
+            protocol = replace(self.protocol, epochs=epochs, steps=None, warm_up=0.0, rates=rates)
+            started = time.monotonic()
+            heads = method.fit(
+                lambda epoch: images, len(images), classes, protocol, 0, device=self.backbone.device
+            )
+            seconds.append(time.monotonic() - started)
+        started = time.monotonic()
+        few = replace(scored, columns=columns, mask_size=self.protocol.score_size)
+        method.score(few, *heads.heads(heads.full), classes)
+        per_image = (time.monotonic() - started) / len(few)
+        return (seconds[1] - seconds[0]) / (TRIAL_EPOCHS * TRIAL_STEPS), per_image
+
     # -- pictures
 
-    def drawing(
-        self, cell: Cell, items: Sequence[Item], images: ScoredImages, arrays: Arrays
-    ) -> Drawing:
+    def drawing(self, cell: Cell, items: Sequence[Item], images: Split, arrays: Arrays) -> Drawing:
         """Predictions of a record's head on these images. arrays: of the record."""
         return Drawing(self.val, items, self.predictor(cell, arrays, images), arrays["counts"])
 
-    def predictor(self, cell: Cell, arrays: Arrays, images: ScoredImages | None = None) -> Predict:
-        split = (images or self.val_images).split(self.columns(cell), None)
+    def predictor(self, cell: Cell, arrays: Arrays, images: Split | None = None) -> Predict:
+        seen = self.val_images if images is None else images
+        split = replace(seen, columns=self.columns(cell))
         weight, bias = (torch.from_numpy(arrays[name]) for name in ("weight", "bias"))
 
         def predict(image: int, size_hw: tuple[int, int]) -> tuple[np.ndarray, Arrays]:
@@ -223,6 +277,18 @@ class ProbeRun(SegmentationRun):
             return next(method.predict(tokens, size_hw, weight, bias, classes)), {}
 
         return predict
+
+
+def _repeated(features: MemoryFeatures, pictures: Sequence[Item], count: int) -> Split:
+    """A few images as often as it takes to have so many."""
+
+    def many(values: Sequence[Any]) -> list[Any]:
+        return list(islice(cycle(values), count))
+
+    found = copy(features)
+    found.plan = replace(features.plan, sizes_hw=tuple(many(features.plan.sizes_hw)))
+    found.values = {column: many(values) for column, values in features.values.items()}
+    return Split(found, many(pictures), list(found.values))
 
 
 def _best_loss(losses: Sequence[float], rates: Sequence[float]) -> str:

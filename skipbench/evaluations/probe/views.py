@@ -8,20 +8,20 @@ without), and a resized mask takes the label at the centre of each pixel.
 import hashlib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
-from typing import Self
 
 import numpy as np
 from PIL import Image
 
-from skipbench.datasets import Dataset, Item
+from skipbench.datasets import Item
 from skipbench.errors import UsageError
-from skipbench.evaluations.segmentation.run import Masked, Split
+from skipbench.evaluations.segmentation.run import Split
 from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap
 from skipbench.features import cache as feature_cache
-from skipbench.features.store import Features, FeatureStore
+from skipbench.features.store import FeatureStore
 from skipbench.images import IGNORED, resize, target_hw
 from skipbench.records import IMAGENET, Size
 
@@ -96,10 +96,8 @@ class View:
     def _finished(self, part: np.ndarray, fill: int | tuple[int, ...]) -> np.ndarray:
         """HW or HWC, flipped and padded to the size of the box."""
         height, width = part.shape[:2]
-        whole = np.empty((*self.size_hw(), *part.shape[2:]), np.uint8)
+        whole = np.full((*self.size_hw(), *part.shape[2:]), fill, np.uint8)
         whole[:height, :width] = part[:, ::-1] if self.flip else part
-        whole[height:] = fill
-        whole[:, width:] = fill
         return whole
 
 
@@ -240,36 +238,20 @@ def _fitted(size_hw: tuple[int, int], long: int, short: int) -> tuple[int, int]:
     return height, width
 
 
-# -- images of a run: scored whole or through windows, trained on whole or as crops
-
-
-class WindowedSplit(Split):
-    """Images seen through overlapping windows; the features are those of the windows."""
-
-    def __init__(self, images: "ScoredImages", columns: Sequence[str], mask_size: int | None):
-        super().__init__(images.features, images.pictures, columns, mask_size)
-        self.images = images
-
-    def image_tokens(self, image: int) -> ImageTokens:
-        views, first = self.images.windows, self.images.first
-        numbers = range(first[image], first[image + 1])
-        parts = [TokenMap(self.grid(i), self.tokens(i), views[i].box) for i in numbers]
-        return ImageTokens(parts, views[numbers[0]].resized_hw)
+# -- images of a run: scored through windows, trained on as crops
 
 
 @dataclass(frozen=True)
-class ScoredImages:
-    """Images to be scored, with their features: whole, or through windows."""
+class WindowedSplit(Split):
+    """Images seen through overlapping windows; the features are those of the windows."""
 
-    pictures: Sequence[Masked]
-    features: Features
     windows: Sequence[View] = ()
     first: Sequence[int] = ()  # window of each picture, and the end
 
-    def split(self, columns: Sequence[str], mask_size: int | None) -> Split:
-        if self.windows:
-            return WindowedSplit(self, columns, mask_size)
-        return Split(self.features, self.pictures, columns, mask_size)
+    def image_tokens(self, image: int) -> ImageTokens:
+        numbers = range(self.first[image], self.first[image + 1])
+        parts = [TokenMap(self.grid(i), self.tokens(i), self.windows[i].box) for i in numbers]
+        return ImageTokens(parts, self.windows[numbers[0]].resized_hw)
 
 
 def cut_windows(data: Sequence[Item], size: int, stride: int) -> tuple[list[View], list[int]]:
@@ -278,42 +260,34 @@ def cut_windows(data: Sequence[Item], size: int, stride: int) -> tuple[list[View
     return list(chain.from_iterable(views)), [0, *accumulate(map(len, views))]
 
 
-class EpochCrops:
-    """Random crops of the training images: new ones in every epoch, or `different` in turn.
+@contextmanager
+def epoch_crops(
+    extract: Callable[[int], Split], different: int | None
+) -> Iterator[Callable[[int], Split]]:
+    """The crops of each epoch: new ones in every epoch, or `different` ones in turn.
 
-    The features of an epoch that will not recur are removed once it is over.
+    The features of an epoch that will not recur are removed once it is over; those of an
+    interrupted one are kept for the next run.
     """
+    current: dict[int, Split] = {}
 
-    def __init__(
-        self,
-        data: Dataset,
-        crop: Callable[[Item, int], View],
-        extract: Callable[[Sequence[View]], Split],
-        different: int | None,
-    ) -> None:
-        self.data, self.crop, self.extract, self.different = data, crop, extract, different
-        self._split: Split | None = None
-        self._number = -1  # of the epoch whose crops these are
+    def close(remove: bool) -> None:
+        for split in current.values():
+            split.features.close()
+            if remove and different is None and isinstance(split.features, FeatureStore):
+                feature_cache.remove(split.features.folder)
+        current.clear()
 
-    def at(self, epoch: int) -> Split:
-        number = epoch % self.different if self.different else epoch
-        if self._split is None or number != self._number:
-            self._close(remove=True)
-            self._split = self.extract([self.crop(item, number) for item in self.data])
-            self._number = number
-        return self._split
+    def at(epoch: int) -> Split:
+        number = epoch % different if different else epoch
+        if number not in current:
+            close(remove=True)
+            current[number] = extract(number)
+        return current[number]
 
-    def _close(self, remove: bool) -> None:
-        if self._split is None:
-            return
-        features, self._split = self._split.features, None
-        features.close()
-        if remove and self.different is None and isinstance(features, FeatureStore):
-            feature_cache.remove(features.folder)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """After an interruption, the features of this epoch are kept for the next run."""
-        self._close(remove=kind is None)
+    try:
+        yield at
+    except BaseException:
+        close(remove=False)
+        raise
+    close(remove=True)

@@ -31,7 +31,7 @@ class TrainingImagesSettings(SegmentationSettings):
     """Of evaluations that learn from training images."""
 
     train_images: int | None = setting(
-        None, help="Random subset of N training images, before --limit, --sample.",
+        None, help="Random subset of N training images, drawn before --limit or --sample.",
         parse=parsers.integer(1), panel=DATA, metavar="N", default_text="all",
     )  # fmt: skip
     subset_seed: int = same_as(

@@ -2,6 +2,7 @@
 and pictures of predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from typing import Protocol as Interface
 
@@ -39,19 +40,14 @@ class Masked(Picture, Interface):
     def mask(self) -> np.ndarray: ...
 
 
+@dataclass(frozen=True)
 class Split:
     """Images by number, as methods use them; tokens are those of some columns of the features."""
 
-    def __init__(
-        self,
-        features: Features,
-        pictures: Sequence[Masked],
-        columns: Sequence[str],
-        mask_size: int | None = None,
-    ) -> None:
-        """mask_size: masks are resized to such a square."""
-        self.features, self.pictures, self.columns = features, pictures, columns
-        self.mask_size = mask_size
+    features: Features
+    pictures: Sequence[Masked]
+    columns: Sequence[str]
+    mask_size: int | None = None  # masks are resized to such a square
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -118,15 +114,13 @@ class SegmentationRun(FeatureRun):
 
     def caption(self, cell: Any) -> str:
         """Of its pictures, beside checkpoint and data."""
-        layers: str = cell.layers
-        return layers
+        return str(cell.layers)
 
     def draw(self, cell: Any, result: Result) -> None:
         folder = self.settings.out / result.id
         arrays = read_arrays(self.settings.out / f"{result.id}.npz")
-        predict = self.predictor(cell, arrays)
+        predict, number = self.predictor(cell, arrays), self.settings.pictures
         drawing = pictures.Drawing(self.val, self.val, predict, arrays["counts"])
-        number = self.settings.pictures
         pictures.draw_record(folder, drawing, number, result, self.caption(cell))
 
 

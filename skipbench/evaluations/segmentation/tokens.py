@@ -1,13 +1,10 @@
-"""Tokens as methods use them: with the grid they form, read ahead, drawn at random, normalised; and
-class maps that are a linear function of them."""
+"""Tokens as methods use them: with the grid they form, drawn at random, normalised; and class maps
+that are a linear function of them."""
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol as Interface
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,25 +17,6 @@ HEADS_AT_ONCE = 8  # whose logits are resized together
 
 # A stream for each purpose, so that draws for one are independent of draws for another.
 PURPOSES = ("order", "held out", "pixels", "shares", "bank", "sample", "probes")
-
-Task = TypeVar("Task")
-Ready = TypeVar("Ready")
-
-
-def ahead(prepare: Callable[[Task], Ready], tasks: Sequence[Task], most: int) -> Iterator[Ready]:
-    """`prepare` of each task, in order, with at most `most` more under way.
-
-    `prepare` should only use numpy and read files: a second thread that calls torch starts a thread
-    pool of its own, which competes for the same cores.
-    """
-    coming: deque[Future[Ready]] = deque()
-    with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
-        for task in tasks:
-            coming.append(pool.submit(prepare, task))
-            if len(coming) > most:
-                yield coming.popleft().result()
-        while coming:
-            yield coming.popleft().result()
 
 
 def randomness(purpose: str, *numbers: int) -> np.random.Generator:

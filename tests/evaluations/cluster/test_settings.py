@@ -36,7 +36,7 @@ WRONG = {
         ["0", "10001", "all", "class", "", "-2", "classes,0", "3,-1", 2.5, [True], True, 0],
     ),
     "seeds": (
-        "how many, up to 1,000, or which: 0,7",
+        "a number of seeds up to 1,000, or a list such as 0,7",
         [-1, 1001, "1001", "", "a", "1,-2", True, [], "1.5"],
     ),
     "sample_tokens": ("an integer of at least 1", [0, "0", "x", 1.5]),
