@@ -44,7 +44,7 @@ from skipbench.features.stream import (
     make_plan,
 )
 from skipbench.images import Picture, parse_size
-from skipbench.metrics.means import counts_of
+from skipbench.metrics.means import counts_of, cross_chosen
 from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.record_store import result_id
 from skipbench.records import FeatureSpec, Result
@@ -154,7 +154,7 @@ class TokencutRun(Run, Finder):
         for cell in cells:
             log_adaptation(self.backbone, self.spec)
             arrays = self._by_image(self.chunks(cell))
-            holdout = written.cross_chosen_block(arrays)
+            holdout = cross_chosen(arrays["score"]) if len(self.blocks) > 1 else None
             metrics = written.metrics(self, arrays, holdout)
             written.log_remarks(metrics, len(self.data), self.settings)
             written.write_table(self, arrays, metrics)
