@@ -201,16 +201,7 @@ def metrics(run: "TokencutRun", arrays: Arrays, holdout: CrossChosen | None) -> 
     of_choice = (name, "interval", "block", "degenerate", "whole_image_if_degenerate")
     chosen: dict[str, Any] = {"val": {key: best[key] for key in of_choice}, "holdout": None}
     if holdout:
-        value, ends = mean_percent(holdout.counts, weights)
-        times = {str(b): int(n) for b, n in zip(blocks, holdout.chosen, strict=True) if n}
-        chosen["holdout"] = {
-            name: value,
-            "interval": ends,
-            "block": None,
-            "blocks": times,
-            "degenerate": round((holdout.times * arrays["degenerate"]).sum() / SPLITS),
-            "whole_image_if_degenerate": holdout.percent(_whole_if_degenerate(arrays)),
-        }
+        chosen["holdout"] = _of_other_half(holdout, arrays, blocks, name, weights)
     where = run.settings.select if chosen[run.settings.select] else "val"
     figure = chosen[where]
     several = len(blocks) > 1
@@ -222,6 +213,20 @@ def metrics(run: "TokencutRun", arrays: Arrays, holdout: CrossChosen | None) -> 
         "blocks": rows,
         **({} if where == "holdout" else {key: best[key] for key in OTHERS if key in best}),
         "whole_image": float(share_percent(counts_of(arrays["whole_image"]).sum(0))),
+    }
+
+
+def _of_other_half(
+    holdout: CrossChosen, arrays: Arrays, blocks: Sequence[int], name: str, weights: np.ndarray
+) -> dict[str, Any]:
+    value, ends = mean_percent(holdout.counts, weights)
+    return {
+        name: value,
+        "interval": ends,
+        "block": None,
+        "blocks": {str(b): int(n) for b, n in zip(blocks, holdout.chosen, strict=True) if n},
+        "degenerate": round((holdout.times * arrays["degenerate"]).sum() / SPLITS),
+        "whole_image_if_degenerate": holdout.percent(_whole_if_degenerate(arrays)),
     }
 
 
