@@ -98,16 +98,19 @@ def f_beta(predicted, true):
     return 1.3 * precision * recall / below if below else 0.0
 
 
-def chosen_on_the_other_half(hits):
-    """Mean over a hundred halvings, each half scored with the block that is best on the other."""
-    rng, total = np.random.default_rng(0), 0.0
+def chosen_on_the_other_half(hits, scores=None):
+    """Mean over a hundred halvings, each half scored with the block that is best on the other.
+
+    hits: by which blocks are chosen; scores: those that are averaged, by default the same.
+    """
+    rng, total, scores = np.random.default_rng(0), 0.0, hits if scores is None else scores
     for _ in range(100):
         order = rng.permutation(len(hits)).tolist()
         halves = order[: len(order) // 2], order[len(order) // 2 :]
         for mine, other in (halves, halves[::-1]):
             sums = [sum(hits[image][block] for image in other) for block in range(len(hits[0]))]
             best = sums.index(max(sums))
-            total += sum(hits[image][best] for image in mine)
+            total += sum(scores[image][best] for image in mine)
     return 100 * total / (100 * len(hits))
 
 

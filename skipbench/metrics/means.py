@@ -64,6 +64,11 @@ def share_percent(counts: np.ndarray) -> np.ndarray:
 class CrossChosen:
     counts: np.ndarray  # (images, 2) float64: sum of an image's scores, number of splits
     chosen: np.ndarray  # (blocks,) int64: how often each block was chosen, twice per split
+    times: np.ndarray  # (images, blocks) int64: how often an image was scored with each block
+
+    def percent(self, scores: np.ndarray) -> float:
+        """Of other scores (images, blocks), with the same choices. NaN as in the first ones."""
+        return 100 * float(np.nansum(self.times * scores) / self.times.sum())
 
 
 def cross_chosen(hits: np.ndarray, splits: int = SPLITS, seed: int = 0) -> CrossChosen | None:
@@ -71,19 +76,21 @@ def cross_chosen(hits: np.ndarray, splits: int = SPLITS, seed: int = 0) -> Cross
 
     hits: (images, blocks), bool or scores. In each of `splits` random halvings of the images, the
     block with the highest mean on one half (the first one, in a tie) is scored on the other half,
-    and vice versa: each image is scored once per split. None for fewer than two images.
+    and vice versa: each image is scored once per split. Images with NaN are left out: their counts
+    are 0. None for fewer than two others.
     """
     scores = np.asarray(hits, np.float64)
-    images, blocks = scores.shape
-    if images < 2:
+    known = np.flatnonzero(~np.isnan(scores).any(1))
+    if len(known) < 2:
         return None
     rng = np.random.default_rng(seed)
-    total, chosen = np.zeros(images), np.zeros(blocks, np.int64)
+    times, chosen = np.zeros(scores.shape, np.int64), np.zeros(scores.shape[1], np.int64)
     for _ in range(splits):
-        order = rng.permutation(images)
-        halves = order[: images // 2], order[images // 2 :]
+        order = rng.permutation(known)
+        halves = order[: len(order) // 2], order[len(order) // 2 :]
         for chosen_on, scored_on in (halves, halves[::-1]):
             best = scores[chosen_on].mean(0).argmax()
-            total[scored_on] += scores[scored_on, best]
+            times[scored_on, best] += 1
             chosen[best] += 1
-    return CrossChosen(np.stack([total, np.full(images, float(splits))], axis=1), chosen)
+    counts = np.stack([np.nansum(times * scores, 1), times.sum(1)], axis=1)
+    return CrossChosen(counts, chosen, times)

@@ -41,7 +41,7 @@ def mask_scores(
         return MaskScores(*[float("nan")] * len(MaskScores._fields))
     right = int((predicted & true).sum())
     either = int((predicted | true).sum())
-    precision, recall = precision_recall(right, predicted.sum(), true.sum())
+    precision, recall = _share(right, predicted.sum()), _share(right, true.sum())
     return MaskScores(
         iou=right / either if either else 1.0,
         accuracy=float((predicted == true).mean()),
@@ -51,14 +51,8 @@ def mask_scores(
     )
 
 
-def precision_recall(
-    right: np.ndarray | int, predicted: np.ndarray | int, true: np.ndarray | int
-) -> tuple[np.ndarray, np.ndarray]:
-    """(…) each, of numbers of pixels (…): 1 where nothing is predicted, or nothing is true."""
-    return _share(right, predicted), _share(right, true)
-
-
 def _share(part: np.ndarray | int, whole: np.ndarray | int) -> np.ndarray:
+    """(…): precision where nothing is predicted, and recall where nothing is true, are 1."""
     return np.where(np.asarray(whole) > 0, part / np.maximum(whole, 1), 1.0)
 
 
@@ -86,8 +80,8 @@ def f_beta_by_threshold(
     values = min_max(values) if scale else values
     # A value is above its first `level` thresholds, so one histogram holds all 255 cuts.
     level = np.searchsorted(THRESHOLDS, values)
-    precision, recall = precision_recall(_above(level[true]), _above(level), int(true.sum()))
-    return f_beta(precision, recall)
+    right = _above(level[true])
+    return f_beta(_share(right, _above(level)), _share(right, int(true.sum())))
 
 
 def _above(level: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ Features are read from the store as often as needed; memory holds the scores of 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ class Model:
         self.spec = FeatureSpec(self.blocks, (settings.feature,), size, settings.store_dtype)
         self.figures = Figures(len(self.blocks), len(data), settings.components)
         self.seconds = {"features": 0.0, "fitting": 0.0, "drawing": 0.0}
-        self._last: tuple[tuple[int, int], np.ndarray] | None = None
+        self.tokens = lru_cache(maxsize=1)(self._tokens)  # read several times in a row
         self._axes: dict[int, np.ndarray] = {}  # by block, of the images fitted before
 
     @cached_property
@@ -120,12 +120,9 @@ class Model:
         self.seconds["features"] = time.monotonic() - started
         return self.features
 
-    def tokens(self, image: int, place: int) -> np.ndarray:
+    def _tokens(self, image: int, place: int) -> np.ndarray:
         """(tokens, width). place: index in self.blocks."""
-        if self._last is None or self._last[0] != (image, place):
-            values = self.features.read(image, self.spec.columns[place])
-            self._last = (image, place), values
-        return self._last[1]
+        return self.features.read(image, self.spec.columns[place])
 
     def is_flat(self, image: int, place: int) -> bool:
         return image in self.features.degenerate[self.spec.columns[place]]

@@ -84,7 +84,7 @@ class Folder:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)  # waits, so that no unfinished file remains
 
     def path(self, model: "Model", place: int, image: int, first: int = 0) -> Path:
         """first: of the components shown."""

@@ -26,26 +26,25 @@ if TYPE_CHECKING:
     from skipbench.evaluations.pca.model import Model
     from skipbench.evaluations.pca.run import PcaRun
 
-COLUMNS = (
-    "block", "explained", "effective_rank", "total_variation", "colour_variation", "coherence",
-    "upside_down", "colour_coherence", "agreement", "degenerate",
-)  # fmt: skip
-ENDS = ("coherence_low", "coherence_high")  # 95 % interval
+# Of a row → measurement by image, of which it is the mean, and its unit.
+MEANS = {
+    "effective_rank": ("effective_rank", 1),
+    "total_variation": ("total_variation", 1),
+    "colour_variation": ("colour_variation", 1),
+    "coherence": ("between", 100),
+    "upside_down": ("upside_down", 100),
+    "colour_coherence": ("colour_between", 100),
+}
 
 
 class Figures:
     """Measurements of one model's pictures, by image and block; NaN where unknown."""
 
-    NAMES = (
-        "total_variation", "between", "upside_down", "colour_variation", "colour_between",
-        "effective_rank",
-    )  # fmt: skip
-
     def __init__(self, blocks: int, images: int, components: int) -> None:
         def unknown(*more: int) -> np.ndarray:
             return np.full((images, blocks, *more), np.nan)
 
-        self.by_image = {name: unknown() for name in self.NAMES}
+        self.by_image = {name: unknown() for name, _ in MEANS.values()}
         self.explained = unknown(components)  # like rank and deviation, of the image's fit
         self.deviation = unknown()  # relative to the mean
         self.agreement = unknown()  # with the first checkpoint's colours
@@ -91,17 +90,13 @@ def determines(run: "PcaRun", model: "Model") -> dict[str, Any]:
 def block_row(figures: Figures, place: int, block: int) -> dict[str, Any]:
     """Means over images; shares in percent, None where unknown. The interval is coherence's."""
     by_image = {name: values[:, place] for name, values in figures.by_image.items()}
+    means = {key: _mean(by_image[name], unit) for key, (name, unit) in MEANS.items()}
     explained = figures.explained[:, place]
     return {
         "block": block,
         "components": [_mean(share, 100) for share in explained.T],
         "explained": _mean(explained.sum(-1), 100),
-        "effective_rank": _mean(by_image["effective_rank"]),
-        "total_variation": _mean(by_image["total_variation"]),
-        "colour_variation": _mean(by_image["colour_variation"]),
-        "coherence": _mean(by_image["between"], 100),
-        "upside_down": _mean(by_image["upside_down"], 100),
-        "colour_coherence": _mean(by_image["colour_between"], 100),
+        **means,
         "agreement": _mean(figures.agreement[:, place], 100),
         "degenerate": int(figures.flat[:, place].sum()),
         "interval": interval_of(by_image["between"]),
@@ -158,13 +153,10 @@ def record(run: "PcaRun", model: "Model") -> tuple[Result, dict[str, np.ndarray]
 
 def arrays(figures: Figures) -> dict[str, np.ndarray]:
     """By image and block; `counts` of the headline are for comparisons."""
-    single = {
-        **figures.by_image,
-        "explained": figures.explained,
-        **({"pixels": figures.pixels} if figures.coherent else {}),
-    }
-    kept = {name: values.astype(np.float32) for name, values in single.items()}
+    found = {**figures.by_image, "explained": figures.explained}
+    kept = {name: values.astype(np.float32) for name, values in found.items()}
     if figures.coherent:
+        kept["pixels"] = figures.pixels.astype(np.float32)
         kept["counts"] = counts_of(figures.by_image["between"][:, -1])
     return {**kept, "degenerate": figures.flat}
 
@@ -174,12 +166,14 @@ def arrays(figures: Figures) -> dict[str, np.ndarray]:
 
 def table(run: "PcaRun") -> Iterator[list[Any]]:
     """figures.csv"""
+    columns = ["block", "explained", *MEANS, "agreement", "degenerate"]
     components = [f"component_{i + 1}" for i in range(run.settings.components)]
-    yield ["checkpoint", "residual", *COLUMNS, *ENDS, *components]
+    interval = ["coherence_low", "coherence_high"]  # 95 %
+    yield ["checkpoint", "residual", *columns, *interval, *components]
     for model in run.models:
         for row in model.rows:
             ends = row.get("interval") or [None, None]
-            values = [*(row[name] for name in COLUMNS), *ends, *row["components"]]
+            values = [*(row[name] for name in columns), *ends, *row["components"]]
             numbers = ["" if v is None else f"{v:.6g}" for v in values]
             yield [model.title, model.backbone.residual, *numbers]
 
@@ -214,11 +208,8 @@ def panels(run: "PcaRun") -> list[Panel]:
 
 def _bands(model: "Model", key: str) -> list[tuple[float, float] | None]:
     """95 % intervals of means over images."""
-    if key == "coherence":
-        ends, unit = [row["interval"] for row in model.rows], 1.0
-    elif key == "total_variation":
-        values = model.figures.by_image[key]
-        ends, unit = [interval_of(scores) for scores in values.T], 0.01
-    else:
+    if key not in ("coherence", "total_variation"):
         return []
-    return [(unit * pair[0], unit * pair[1]) if pair else None for pair in ends]
+    name, unit = MEANS[key]
+    ends = [interval_of(scores) for scores in model.figures.by_image[name].T]
+    return [(pair[0] * unit / 100, pair[1] * unit / 100) if pair else None for pair in ends]

@@ -37,11 +37,6 @@ def parse_checkpoints(given: Any) -> tuple[str, ...]:
     return found
 
 
-@parsers.offers("all")
-def parse_limit(given: Any) -> int | str:
-    return parsers.integer(1, word="all")(given)
-
-
 @parsers.offers("skip", "skipless", "auto")
 def parse_variants(given: Any) -> tuple[str, ...]:
     one = parsers.choice("skip", "skipless", "auto")
@@ -100,8 +95,8 @@ class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSe
         default_text="val, or the only one",
     )  # fmt: skip
     limit: int | str = setting(  # type: ignore[assignment]
-        IMAGES, help="Use at most the first N images, or all.", parse=parse_limit, panel=DATA,
-        metavar="N",
+        IMAGES, help="Use at most the first N images, or all.", panel=DATA, metavar="N",
+        parse=parsers.integer(1, word="all"),
     )  # fmt: skip
     store_dtype: StoreDtype = setting(
         "fp32", help="Precision on disk: fp16 or fp32.", parse=parsers.choice("fp16", "fp32"),
@@ -128,14 +123,9 @@ class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSe
     def check(self) -> None:
         super().check()
         count = len(self.ckpts)
-        if len(self.residual) not in (1, count):
-            raise UsageError(
-                f"--residual: {len(self.residual)} for {count} checkpoints; give one for each"
-            )
-        if self.names and len(self.names) != count:
-            raise UsageError(
-                f"--name: {len(self.names)} for {count} checkpoints; give one for each"
-            )
+        for flag, given, or_else in (("--residual", self.residual, 1), ("--name", self.names, 0)):
+            if len(given) not in (or_else, count):
+                raise UsageError(f"{flag}: {len(given)} for {count} checkpoints; give one for each")
         for place, name in enumerate(self.names):
             if not name.strip() or name in self.names[:place]:
                 raise UsageError(f"--name {name!r}: give each checkpoint a name of its own")

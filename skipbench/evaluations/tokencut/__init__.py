@@ -14,13 +14,14 @@ from skipbench.records import Result
 if TYPE_CHECKING:
     from skipbench.datasets import Dataset
 
-MANY_DEGENERATE = 0.05  # share of the images that is worth a footnote
+MANY_DEGENERATE = 0.02  # share of the images from which a warning and a footnote say so
 
 
 class Tokencut(Evaluation):
     name, title, order = "tokencut", "TokenCut", 2
     run = "TokencutRun"
     settings = TokencutSettings
+    version = 2  # 1 counted degenerate images as hits where the whole image would be one
     metrics = {"corloc": "CorLoc", "iou": "IoU"}
     by_block = writes_one = True
     methods = {"tokencut": "TokenCut", "lost": "LOST"}
@@ -65,9 +66,13 @@ class Tokencut(Evaluation):
     def remarks(self, result: Result) -> list[str]:
         """A box around the whole image is often right, but discovers nothing."""
         count, images = result.metrics.get("degenerate"), result.dataset["images"]
-        if not isinstance(count, int) or count <= MANY_DEGENERATE * images:
+        if not count or count < MANY_DEGENERATE * images:
             return []
-        return [f"{count:,} of {images:,} images degenerate: their box is the whole image"]
+        many = f"{count:,} of {images:,} images degenerate"
+        other = result.metrics.get("whole_image_if_degenerate")
+        if other is None:  # of version 1
+            return [f"{many}: their box is the whole image"]
+        return [f"{many}: counted as misses; with the whole image as their object {other:.1f}"]
 
 
 EVALUATION = Tokencut()

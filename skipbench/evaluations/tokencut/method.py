@@ -12,18 +12,19 @@ apply:
     entries within 1e-7 of the largest are equal: the first of them, row by row, is the seed
     entries within 1e-7 of the mean are not on the seed's side
     if all pairs are linked, or none, or λ2 = λ3 within 1e-9, no cut is better than all others: the
-    object is the whole image, and the image is counted as degenerate
+    image is degenerate. The object is then the whole image, and scored as a miss; in the published
+    code it is what rounding leaves of the eigenvector.
 
 LOST (Siméoni et al. 2021): the object grows from the token that resembles the fewest others.
 
     graph      tokens with a positive inner product are linked
     seed       the token with the fewest neighbours; of several, the first, row by row
-    expansion  among the 100 tokens with the fewest neighbours, those linked to the seed
+    expansion  among the 100 tokens with the fewest neighbours, those linked to the seed; of
+               several with as many neighbours as the 100th, the first, row by row
     object     tokens whose inner products with these sum to more than 0: the 4-connected part of
                them that holds the seed
 
-Where every token resembles every other, none stands out: the object is the whole image, and the
-image is counted as degenerate.
+Where every token resembles every other, none stands out: the image is degenerate.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ import numpy as np
 import torch
 from scipy import ndimage
 
+from skipbench.errors import NumbersError, UsageError
 from skipbench.evaluations.tokencut.graph import CHECKS, SAME, SMALL, Graphs, link, second_vectors
 from skipbench.evaluations.tokencut.settings import EPS, TAU
 
@@ -56,7 +58,7 @@ class Found:
     seed: int  # token, row by row
     solver: Solver = "none"
     degenerate: bool = False  # nothing stands out: the mask is the whole image
-    tied: bool = False  # resolved by a rule: an equal seed, or tokens on the border
+    tied: bool = False  # resolved by a rule: equal seeds, tokens on the border, LOST's expansion
 
     @property
     def tokens(self) -> int:
@@ -110,16 +112,32 @@ def tokencut(
     tokens: (images, height · width, channels); room: bytes of links at once.
     """
     found: list[Found] = []
-    for some in portions(tokens, room):
+    for some in portions(tokens, grid_hw, room):
         found += cut(Graphs(link(some, tau), eps), grid_hw)
     return found
 
 
-def portions(tokens: torch.Tensor, room: int | None = None) -> Iterator[torch.Tensor]:
+def portions(
+    tokens: torch.Tensor, grid_hw: tuple[int, int], room: int | None = None
+) -> Iterator[torch.Tensor]:
     """Batches of images whose links fit into this many bytes."""
+    _require_tokens(tokens, grid_hw)
     if room is None:
         room = BYTES_ON_CPU if tokens.device.type == "cpu" else BYTES_ON_GPU
     return iter(tokens.split(max(1, room // tokens.shape[1] ** 2)))
+
+
+def _require_tokens(tokens: torch.Tensor, grid_hw: tuple[int, int]) -> None:
+    height, width = grid_hw
+    fits = tokens.ndim == 3 and tokens.shape[1] == height * width
+    if not fits or not tokens.numel() or height < 1:
+        raise UsageError(
+            f"tokens of shape {tuple(tokens.shape)} on a grid of {height}×{width}: "
+            "expected (images, height · width, channels), with at least one of each"
+        )
+    finite = tokens.float().isfinite().flatten(1).all(1)  # links are computed in float32
+    if not finite.all():
+        raise NumbersError(f"NaN or Inf in the tokens of image {int(finite.int().argmin())}")
 
 
 def cut(
@@ -170,7 +188,7 @@ def lost(
     tokens: (images, height · width, channels), not normalised; room: bytes of links at once.
     """
     found = []
-    for some in portions(tokens, room):
+    for some in portions(tokens, grid_hw, room):
         neighbours = Graphs(link(some, 0.0), eps=0.0).neighbours
         pairs = zip(some.double(), neighbours, strict=True)
         found += [_grow(image, count, grid_hw, expansion) for image, count in pairs]
@@ -183,12 +201,16 @@ def _grow(
     fewest, most = neighbours.amin(), neighbours.amax()
     if fewest == len(tokens) or most == 0:
         return nothing_stands_out(grid_hw)
-    order = neighbours.argsort(stable=True)[:expansion]
-    seed = int(order[0])
-    similar = order[tokens[order] @ tokens[seed] > 0]
+    few = neighbours.argsort(stable=True)[:expansion]
+    seed = int(few[0])
+    linked = tokens @ tokens[seed] > 0
+    similar = few[linked[few]]
     if not len(similar):  # a zero token
         return nothing_stands_out(grid_hw)
     correlation = (tokens @ tokens[similar].sum(0)).cpu().numpy()
     rivals = (neighbours == fewest).nonzero()[:, 0].cpu().numpy()
     mask, apart = part_of((correlation > 0).reshape(grid_hw), seed, rivals)
-    return Found(mask, correlation.reshape(grid_hw), seed, tied=apart)
+    as_last = neighbours == neighbours[few[-1]]
+    some_outside = int(as_last.sum()) > int(as_last[few].sum())
+    tied = apart or (some_outside and bool((as_last & linked).any()))
+    return Found(mask, correlation.reshape(grid_hw), seed, tied=tied)

@@ -11,7 +11,7 @@ from skipbench.records import Result
 
 # Counted over images and blocks.
 COUNTED = {
-    "degenerate": "degenerate (nothing stands out: the box is the whole image)",
+    "degenerate": "degenerate (nothing stands out: counted as misses)",
     "dense": "solved densely",
     "tied": "tied, resolved by a fixed rule (`skipbench manual tokencut`)",
 }
@@ -68,6 +68,9 @@ def _headlines(result: Result) -> Any:
         score = f"{metric} {row[name]:.1f}"
         reason = _reason(where, row, len(metrics["blocks"]))
         table.add_row(score, interval_words(row["interval"]), reason, style=style)
+        if row["degenerate"]:
+            score = f"{metric} {row['whole_image_if_degenerate']:.1f}"
+            table.add_row(score, "", "with the whole image as the object of degenerate images")
     whole = f"{metric} {metrics['whole_image']:.1f}"
     table.add_row(whole, "", "trivial baseline: a box around the whole image", style="dim")
     if name == "iou" and "f_beta" in metrics:
@@ -86,8 +89,10 @@ def _reason(where: str | None, row: Any, blocks: int) -> str:
 
 def _blocks_table(metrics: Any) -> Any:
     name, best = metrics["headline"], metrics["chosen"]["val"]["block"]
-    titles = {"max_f_beta": "max Fβ", "f_beta": "Fβ", "accuracy": "accuracy"}
-    others = titles if name == "iou" else {}
+    of_masks = {"max_f_beta": "max Fβ", "f_beta": "Fβ", "accuracy": "accuracy"}
+    others = of_masks if name == "iou" else {}
+    if any(row["degenerate"] for row in metrics["blocks"]):
+        others["whole_image_if_degenerate"] = "whole if degenerate"
     scores = "block", EVALUATION.metrics[name], "95 % interval", *others.values()
     table = numbers_table(*scores, *COUNTED)
     for row in metrics["blocks"]:

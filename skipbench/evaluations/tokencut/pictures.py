@@ -74,11 +74,16 @@ def dimmed_outside(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.where(mask[..., None], image, grey.repeat(3, -1)).round().astype(np.uint8)
 
 
+def found_box(objects: ImageObjects, place: int) -> np.ndarray:
+    """(1, 4), or (0, 4) in a degenerate image."""
+    return objects.boxes[[place]][~objects.degenerate[[place]]]
+
+
 def panels(image: np.ndarray, objects: ImageObjects, place: int) -> dict[str, np.ndarray]:
-    """place: index of the block among those evaluated."""
+    """place: index of the block among those evaluated. In a degenerate image nothing was found."""
     return {
-        "box": outlined(image, objects.boxes[place], FOUND),
-        "mask": dimmed_outside(image, objects.mask(place)),
+        "box": outlined(image, found_box(objects, place), FOUND),
+        "mask": dimmed_outside(image, objects.mask(place) & ~objects.degenerate[place]),
         "map": in_colours(objects.map(place)),
     }
 
@@ -101,13 +106,13 @@ def draw_found(run: TokencutRun, result: Result, number: int) -> None:
     first = range(min(number, len(run.data)))
     wanted = sorted({image for image, *_ in chosen} | set(first))
     drawn = dict(_find(run, [run.data[i] for i in wanted], wanted))
-    words = "IoU {:.2f}" if name == "iou" else "best IoU {:.2f}"
+    scores = {i: _score_words(drawn[i], place, best[i], name) for i in wanted}
     how = f"{run.settings.method} on {run.settings.feature} of block {run.blocks[place]}"
     title = title_of(result, how, EVALUATION.metrics[name])
     rows = []
     ensure_writable(folder)
-    for rank, (image, which, score) in enumerate(chosen, 1):
-        note = f"{which}: {words.format(score)}"
+    for rank, (image, which, _) in enumerate(chosen, 1):
+        note = f"{which}: {scores[image]}"
         rows.append(_row(run, run.data[image], drawn[image], place, note))
         stem = Path(run.data.names[image]).stem
         save(sheet([rows[-1]], LEGEND, title=title), folder / f"{rank:02d}_{which}_{stem}.png")
@@ -115,7 +120,6 @@ def draw_found(run: TokencutRun, result: Result, number: int) -> None:
         whole = sheet(rows[:MOST_ON_SHEET], LEGEND, title=title, aligned=True)
         save(whole, folder / "sheet.png")
     ensure_writable(folder / "tiles")
-    scores = ["no label" if np.isnan(best[i]) else words.format(best[i]) for i in first]
     tiles = [_tile(folder / "tiles", run, i, drawn[i], place, scores[i]) for i in first]
     write_tiles(folder / "tiles", tiles)
     log.info("pictures: %s", folder)
@@ -130,16 +134,25 @@ def _find(finder: Finder, pictures: Sequence[Picture], numbers: Sequence[int]) -
 
 
 def _best_by_image(arrays: dict[str, np.ndarray], place: int) -> np.ndarray:
-    """(images,) the highest IoU with a true box, or with the mask."""
+    """(images,) the highest IoU with a true box, or with the mask; 0 for degenerate images."""
     if "ious" not in arrays:
         return arrays["score"][:, place]
-    return np.array([rows[:, place].max() for rows in ious_by_image(arrays)])
+    highest = np.array([rows[:, place].max() for rows in ious_by_image(arrays)])
+    return np.where(arrays["degenerate"][:, place], 0, highest)
+
+
+def _score_words(objects: ImageObjects, place: int, iou: float, metric: str) -> str:
+    if np.isnan(iou):
+        return "no label"
+    if objects.degenerate[place]:
+        return "degenerate, a miss"
+    return f"IoU {iou:.2f}" if metric == "iou" else f"best IoU {iou:.2f}"
 
 
 def _row(run: TokencutRun, item: Item, objects: ImageObjects, place: int, note: str) -> list[Cell]:
     image = item.read()
     shown = panels(image, objects, place)
-    both = outlined(truth_of(item, image, run), objects.boxes[place], FOUND)
+    both = outlined(truth_of(item, image, run), found_box(objects, place), FOUND)
     facts = "degenerate" if objects.found[place].degenerate else MAPS[run.settings.method]
     return [Cell(both, item.name), Cell(shown["mask"], note), Cell(shown["map"], facts)]
 

@@ -6,11 +6,15 @@ By image and block:   boxes (4, in pixels of the original image), tokens (size o
 with boxes:           ious, ious_of   IoUs with all true boxes (rows of all images concatenated),
                       and the number of rows of each image; the score is a hit, 0 or 1
 with masks:           accuracy, f_beta and f_beta_curve (255 thresholds); the score is the IoU
+
+In degenerate images nothing was found. Their box is the whole image, but their score is 0, with
+masks also F-beta, even where there is nothing to find; their accuracy is that of an empty mask.
+The score with the whole image instead is a metric of its own, `whole_image_if_degenerate`.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +27,7 @@ from skipbench.evaluations.record import (
     timing_part,
 )
 from skipbench.evaluations.resume import Arrays
-from skipbench.evaluations.tokencut import EVALUATION
+from skipbench.evaluations.tokencut import EVALUATION, MANY_DEGENERATE
 from skipbench.evaluations.tokencut.method import SOLVERS, Found, enlarged
 from skipbench.evaluations.tokencut.settings import TokencutSettings
 from skipbench.features.store import model_part
@@ -35,7 +39,6 @@ from skipbench.metrics.means import (
     CrossChosen,
     box_iou,
     counts_of,
-    cross_chosen,
     mean_percent,
     share_percent,
 )
@@ -51,7 +54,7 @@ log = logging.getLogger("skipbench")
 HIT = 0.5  # IoU
 HEADLINES = {"boxes": "corloc", "masks": "iou"}
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
-OTHERS = ("degenerate", "dense", "tied", "f_beta", "max_f_beta", "accuracy")
+OTHERS = ("dense", "tied", "f_beta", "max_f_beta", "accuracy")  # of the best block
 
 
 # -- by image
@@ -72,6 +75,11 @@ class ImageObjects:
         boxes = np.array([one.box(self.patch, self.input_hw) for one in self.found], np.float64)
         return resize_boxes(boxes, self.input_hw, self.size_hw)
 
+    @property
+    def degenerate(self) -> np.ndarray:
+        """(blocks,) bool"""
+        return np.array([one.degenerate for one in self.found])
+
     def mask(self, block: int) -> np.ndarray:
         return self._full(self.found[block].mask)
 
@@ -87,7 +95,7 @@ class ImageObjects:
             "boxes": self.boxes.astype(np.float32),
             "tokens": np.array([one.tokens for one in self.found], np.int32),
             "solver": np.array([SOLVERS.index(one.solver) for one in self.found], np.uint8),
-            "degenerate": np.array([one.degenerate for one in self.found]),
+            "degenerate": self.degenerate,
             "tied": np.array([one.tied for one in self.found]),
         }
 
@@ -102,7 +110,7 @@ def score_boxes(item: Item, objects: ImageObjects, hard: bool = True) -> Arrays:
     ious = box_iou(truth.xyxy, objects.boxes)
     whole = np.array([(0, 0, objects.size_hw[1], objects.size_hw[0])])
     return {
-        "score": (ious.max(0) >= HIT).astype(np.float32),
+        "score": ((ious.max(0) >= HIT) & ~objects.degenerate).astype(np.float32),
         "whole_image": np.array(box_iou(truth.xyxy, whole).max() >= HIT, np.float32),
         "ious": ious.astype(np.float32),
         "ious_of": np.array(len(ious), np.int32),
@@ -113,15 +121,18 @@ def score_masks(item: Item, objects: ImageObjects) -> Arrays:
     """The object is everything but the background."""
     mask = item.mask()
     truth, counted = mask > 0, mask != IGNORED
-    blocks = range(len(objects.found))
-    scores = [mask_scores(objects.mask(block), truth, counted) for block in blocks]
+    found = ~objects.degenerate
+    blocks = range(len(found))
+    masks = [objects.mask(block) & found[block] for block in blocks]
+    scores = np.array([mask_scores(mask, truth, counted) for mask in masks])
+    iou, accuracy, _, _, f_beta = scores.T.astype(np.float32)
     curves = [f_beta_by_threshold(_rounded(objects.map(block)), truth, counted) for block in blocks]
     return {
-        "score": np.array([one.iou for one in scores], np.float32),
+        "score": found * iou,
         "whole_image": np.array(mask_scores(truth | True, truth, counted).iou, np.float32),
-        "accuracy": np.array([one.accuracy for one in scores], np.float32),
-        "f_beta": np.array([one.f_beta for one in scores], np.float32),
-        "f_beta_curve": np.array(curves, np.float32),
+        "accuracy": accuracy,
+        "f_beta": found * f_beta,
+        "f_beta_curve": found[:, None] * np.array(curves, np.float32),
     }
 
 
@@ -177,26 +188,26 @@ def protocol_part(settings: TokencutSettings, kind: str) -> dict[str, Any]:
         "size": size_name(parse_size(settings.size)),
         "score": kind,
         "hard": settings.hard if kind == "boxes" else None,
+        "degenerate": "miss",  # records of version 1 have none: these figures are not alike
     }
 
 
 def metrics(run: "TokencutRun", arrays: Arrays, holdout: CrossChosen | None) -> dict[str, Any]:
-    """arrays: of `gathered`; holdout: of `cross_chosen_block`."""
+    """arrays: of `gathered`; holdout: of `cross_chosen`, for several blocks."""
     name, blocks = HEADLINES[run.kind], run.blocks
     weights = resample_weights(len(arrays["score"]), RESAMPLES, 0)
     rows = _by_block(arrays, blocks, name, weights)
     best = max(rows, key=lambda row: row[name])
-    chosen = {"val": {key: best[key] for key in (name, "interval", "block")}, "holdout": None}
+    of_choice = (name, "interval", "block", "degenerate", "whole_image_if_degenerate")
+    chosen: dict[str, Any] = {"val": {key: best[key] for key in of_choice}, "holdout": None}
     if holdout:
-        value, ends = mean_percent(holdout.counts, weights)
-        times = {str(b): int(n) for b, n in zip(blocks, holdout.chosen, strict=True) if n}
-        chosen["holdout"] = {name: value, "interval": ends, "block": None, "blocks": times}
+        chosen["holdout"] = _of_other_half(holdout, arrays, blocks, name, weights)
     where = run.settings.select if chosen[run.settings.select] else "val"
-    figure = chosen[where] or {}
+    figure = chosen[where]
     several = len(blocks) > 1
     return {
         "headline": name,
-        **{key: figure[key] for key in (name, "interval", "block")},
+        **{key: figure[key] for key in of_choice},
         "selected_on": where if several else None,
         "chosen": chosen if several else {},
         "blocks": rows,
@@ -205,22 +216,31 @@ def metrics(run: "TokencutRun", arrays: Arrays, holdout: CrossChosen | None) -> 
     }
 
 
-def cross_chosen_block(arrays: Arrays) -> CrossChosen | None:
-    """None for one block or too few images. Images without a labelled pixel have zero counts."""
-    scores = arrays["score"].astype(np.float64)
-    known = ~np.isnan(scores[:, 0])
-    holdout = cross_chosen(scores[known]) if scores.shape[1] > 1 else None
-    if holdout is None:
-        return None
-    counts = np.zeros((len(scores), 2))
-    counts[known] = holdout.counts
-    return replace(holdout, counts=counts)
+def _of_other_half(
+    holdout: CrossChosen, arrays: Arrays, blocks: Sequence[int], name: str, weights: np.ndarray
+) -> dict[str, Any]:
+    value, ends = mean_percent(holdout.counts, weights)
+    return {
+        name: value,
+        "interval": ends,
+        "block": None,
+        "blocks": {str(b): int(n) for b, n in zip(blocks, holdout.chosen, strict=True) if n},
+        "degenerate": round((holdout.times * arrays["degenerate"]).sum() / SPLITS),
+        "whole_image_if_degenerate": holdout.percent(_whole_if_degenerate(arrays)),
+    }
+
+
+def _whole_if_degenerate(arrays: Arrays) -> np.ndarray:
+    """(images, blocks) scores, with the whole image as the object of degenerate images."""
+    whole, score = arrays["whole_image"].astype(np.float64), arrays["score"]
+    return np.where(arrays["degenerate"], whole[:, None], score)
 
 
 def _by_block(
     arrays: Arrays, blocks: Sequence[int], name: str, weights: np.ndarray
 ) -> list[dict[str, Any]]:
     rows = []
+    others = _whole_if_degenerate(arrays)
     for place, block in enumerate(blocks):
         value, ends = mean_percent(counts_of(arrays["score"][:, place]), weights)
         row = {
@@ -228,6 +248,7 @@ def _by_block(
             name: value,
             "interval": ends,
             "degenerate": int(arrays["degenerate"][:, place].sum()),
+            "whole_image_if_degenerate": 100 * float(np.nanmean(others[:, place])),
             "dense": int((arrays["solver"][:, place] == SOLVERS.index("dense")).sum()),
             "tied": int(arrays["tied"][:, place].sum()),
         }
@@ -332,10 +353,19 @@ def running_score(run: "TokencutRun", counts: np.ndarray) -> str:
 
 
 def log_remarks(found: Mapping[str, Any], images: int, settings: TokencutSettings) -> None:
-    if 2 * (degenerate := found.get("degenerate", 0)) > images:
+    if (degenerate := found["degenerate"]) and degenerate >= MANY_DEGENERATE * images:
+        metric = EVALUATION.metrics[found["headline"]]
         log.warning(
-            "%d of %d images are degenerate: the score is mostly that of whole images; try "
-            "--feature tokens, another --tau or --layers all", degenerate, images,
+            "%d of %d images are degenerate and count as misses (%s %.1f with the whole image as "
+            "their object); try %s", degenerate, images, metric,
+            found["whole_image_if_degenerate"], ", ".join(_other_settings(settings)),
         )  # fmt: skip
     if settings.select == "holdout" and found["selected_on"] == "val":
         log.warning("too few images to choose a block on some of them: chosen on all")
+
+
+def _other_settings(settings: TokencutSettings) -> list[str]:
+    """With which fewer images may be degenerate."""
+    words = ["another --feature" if settings.feature == "tokens" else "--feature tokens"]
+    words += ["another --tau"] if settings.method == "tokencut" else []
+    return words + (["--layers all"] if settings.layers != "all" else [])

@@ -44,7 +44,7 @@ from skipbench.features.stream import (
     make_plan,
 )
 from skipbench.images import Picture, parse_size
-from skipbench.metrics.means import counts_of
+from skipbench.metrics.means import counts_of, cross_chosen
 from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.record_store import result_id
 from skipbench.records import FeatureSpec, Result
@@ -154,7 +154,7 @@ class TokencutRun(Run, Finder):
         for cell in cells:
             log_adaptation(self.backbone, self.spec)
             arrays = self._by_image(self.chunks(cell))
-            holdout = written.cross_chosen_block(arrays)
+            holdout = cross_chosen(arrays["score"]) if len(self.blocks) > 1 else None
             metrics = written.metrics(self, arrays, holdout)
             written.log_remarks(metrics, len(self.data), self.settings)
             written.write_table(self, arrays, metrics)
@@ -179,35 +179,28 @@ class TokencutRun(Run, Finder):
 
     def estimate(self, cells: Sequence[Cell]) -> Estimate:
         """What is written to disk is negligible."""
-        left, few = self.missing_images(), self.data[:TRIAL_IMAGES]
-        self._scoring_seconds(few[:1])  # the first pass is slower
-        before = dict(self.seconds)
-        scoring = self._scoring_seconds(few)
-        features, cutting = (self.seconds[key] - before[key] for key in ("features", "cutting"))
+        kept = self._stored(self.plan(self.data.items)).values()
+        done = sum(len(part["score"]) for part in kept) if self.missing() else len(self.data)
+        left, few = len(self.data) - done, self.data[:TRIAL_IMAGES]
+        self._trial_seconds(few[:1])  # the first pass is slower
+        before = self.seconds["features"]
+        whole = self._trial_seconds(few)
+        features = self.seconds["features"] - before
         return Estimate(
             images=left,
-            stored=len(self.data) - left,
+            stored=done,
             features_seconds=features / len(few) * left,
             training_seconds=0.0,
-            scoring_seconds=(cutting + scoring) / len(few) * left,
+            scoring_seconds=(whole - features) / len(few) * left,
             disk_bytes=0,
             memory_bytes=peak_bytes(),
         )
 
-    def _scoring_seconds(self, items: Sequence[Item]) -> float:
-        plan, spent = self.plan(items), 0.0
+    def _trial_seconds(self, items: Sequence[Item]) -> float:
+        plan, started = self.plan(items), time.monotonic()
         for image, objects in self.find(items, plan, range(len(plan.shards))):
-            started = time.monotonic()
             self.score(items[image], objects)
-            spent += time.monotonic() - started
-        return spent
-
-    def missing_images(self) -> int:
-        """Images without a result yet."""
-        if not self.missing():
-            return 0
-        parts = self._stored(self.plan(self.data.items)).values()
-        return len(self.data) - sum(len(part["score"]) for part in parts)
+        return time.monotonic() - started
 
     def _stored(self, plan: Plan) -> dict[int, Arrays]:
         """Results of earlier runs, by shard."""

@@ -125,7 +125,7 @@ def test_a_picture_that_exif_turns_is_seen_as_it_is_shown(run):
     assert run("--tau", "-0.999", dataset="folder:mine", quick=()).exit_code == 0
     _, arrays = only()
     assert arrays["boxes"][0, 0].tolist() == [0, 0, 30, 44] and arrays["ious"][0, 0] == 0.5
-    assert arrays["score"][0, 0] == 1  # half is enough
+    assert arrays["whole_image"][0] == 1  # half is enough
 
 
 def hard_voc(root):

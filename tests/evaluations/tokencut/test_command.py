@@ -44,7 +44,7 @@ def test_a_picture_of_one_colour_is_degenerate(run, weights, ckpt, method):
     assert shown.exit_code == 0, shown.stderr
     record, arrays = only()
     assert arrays["degenerate"][:, 0].tolist() == [False, True, False]
-    assert arrays["boxes"][1, 0].tolist() == [0, 0, 64, 48] and arrays["score"][1, 0] == 1
+    assert arrays["boxes"][1, 0].tolist() == [0, 0, 64, 48] and arrays["score"][1, 0] == 0
     assert record.metrics["degenerate"] == record.metrics["blocks"][0]["degenerate"] == 1
     assert "1 of 3 degenerate" in shown.stdout
     assert [row["degenerate"] for row in by_image(record)] == ["0", "1", "0"]

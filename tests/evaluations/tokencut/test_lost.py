@@ -1,6 +1,6 @@
 """LOST against its published definition, written out token by token."""
 
-from itertools import product
+from itertools import combinations, product
 
 import cuts
 import numpy as np
@@ -61,3 +61,65 @@ def test_lost_finds_nothing_where_a_token_is_zero():
     tokens[0, 7] = 0
     (found,) = lost(tokens, (4, 5))
     assert found.mask.all() and found.degenerate
+
+
+# Ties at the last token of the expansion
+
+
+def choices(tokens, expansion):
+    """Every expansion that is as good: of tokens with as many neighbours as the last, any."""
+    linked = tokens @ tokens.T > 0
+    degrees = linked.sum(1)
+    last = np.sort(degrees)[:expansion][-1]
+    surely, rivals = np.flatnonzero(degrees < last), np.flatnonzero(degrees == last)
+    seed = int(np.argsort(degrees, kind="stable")[0])
+    for some in combinations(rivals.tolist(), min(expansion, len(tokens)) - len(surely)):
+        few = {*surely.tolist(), *some}
+        yield frozenset(token for token in few if linked[token, seed])
+
+
+def test_a_tie_at_the_end_of_the_expansion_is_counted():
+    """Of 18 tokens, only if another choice would be another expansion."""
+    rng, kinds = np.random.default_rng(0), {True: 0, False: 0}
+    for noise, expansion in product((0.2, 0.6, 1.5), range(2, 19)):
+        tokens = cuts.blobs(rng, (3, 6), 1, noise)
+        seed, mask = cuts.lost(tokens.astype(np.float64), (3, 6), expansion)
+        degrees = (tokens @ tokens.T > 0).sum(1)
+        rivals = np.flatnonzero(degrees == degrees.min())
+        arbitrary = len(set(choices(tokens, expansion))) > 1
+        if len(rivals) > 1 or degrees.min() == 18:  # other rules decide, or nothing stands out
+            continue
+        (found,) = lost(torch.from_numpy(tokens)[None], (3, 6), expansion)
+        assert found.tied == arbitrary
+        assert found.seed == seed and np.array_equal(found.mask, mask)
+        kinds[arbitrary] += 1
+    assert min(kinds.values()) > 5, kinds
+
+
+@pytest.mark.parametrize(("alike", "tied"), [(99, False), (100, False), (101, True), (140, True)])
+def test_of_tokens_with_as_many_neighbours_as_the_hundredth_the_first_count(alike, tied):
+    """Some tokens before a background, each linked to its own kind: they are 100, or a few more."""
+    tokens = np.tile(np.float32([1, 0, 0]), (300, 1))
+    object_of = np.arange(300) % 300 < alike
+    tokens[object_of] = [0, 1, 0]
+    (found,) = lost(torch.from_numpy(tokens)[None], (15, 20))
+    assert found.seed == 0 and found.tied == tied
+    assert np.array_equal(found.mask.ravel(), object_of)
+
+
+def test_the_first_of_the_tied_tokens_decide_what_the_object_is():
+    """Three tokens are linked to the seed, two of them count: row by row, the first two. The third
+    alone would have drawn another token in."""
+    tokens = np.zeros((1, 12, 6), np.float32)
+    tokens[0, :, 0] = 1  # the background
+    seed, rivals, drawn_in = 5, (6, 7, 8), 9
+    tokens[0, seed] = [0, 1, 0, 0, 0, 0]
+    for channel, token in enumerate(rivals, 2):
+        tokens[0, token, [0, 1]] = 0, 1
+        tokens[0, token, channel] = 1
+    tokens[0, drawn_in] = [1, 0, 0, 0, 1, 0]  # linked to the third
+    for expansion, inside in ((3, False), (4, True)):
+        (found,) = lost(torch.from_numpy(tokens[0])[None], (1, 12), expansion)
+        _, mask = cuts.lost(tokens[0].astype(np.float64), (1, 12), expansion)
+        assert np.array_equal(found.mask, mask)
+        assert found.mask[0, drawn_in] == inside

@@ -17,6 +17,7 @@ from conftest import SHARED
 from skipbench import demo
 from skipbench.backbones.vit import ViTBackbone
 from skipbench.checkpoints import Checkpoint, open_checkpoint
+from skipbench.errors import NumbersError, UsageError
 from skipbench.evaluations.tokencut.graph import Graphs, link
 from skipbench.evaluations.tokencut.method import cut, decide, lost, tokencut
 from skipbench.images import embedded_photographs
@@ -359,6 +360,38 @@ def test_the_dense_solver_takes_the_links_of_its_own_graph():
     found = cut(Graphs(torch.from_numpy(np.stack(several)), EPS), (4, 5))
     for one, links in zip(found, several, strict=True):
         assert list(cuts.differences(one, cuts.by_the_rule(links, (4, 5)), (4, 5))) == []
+
+
+# Tokens that cannot be cut
+
+
+@pytest.mark.parametrize("method", [tokencut, lost])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+def test_tokens_that_are_not_finite_are_refused(method, value):
+    """In float32, as links are computed; the image is named."""
+    tokens = cuts.images(3, (4, 5)).double()
+    method(tokens, (4, 5))
+    tokens[1, 7, 3] = value
+    with pytest.raises(NumbersError, match="NaN or Inf in the tokens of image 1"):
+        method(tokens, (4, 5))
+
+
+@pytest.mark.parametrize("method", [tokencut, lost])
+@pytest.mark.parametrize(
+    ("shape", "grid_hw"),
+    [
+        ((0, 20, 8), (4, 5)),
+        ((2, 0, 8), (0, 0)),
+        ((2, 20, 0), (4, 5)),
+        ((2, 20, 8), (4, 6)),
+        ((2, 20, 8), (-4, -5)),
+        ((20, 8), (4, 5)),
+        ((2, 4, 5, 8), (4, 5)),
+    ],
+)
+def test_tokens_that_are_no_images_on_this_grid_are_refused(method, shape, grid_hw):
+    with pytest.raises(UsageError, match=r"expected \(images, height · width, channels\)"):
+        method(torch.ones(shape), grid_hw)
 
 
 # Ties
