@@ -11,6 +11,7 @@ and it has a `SOURCE`. What they share is in `common/`; importing the package im
 
 import logging
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,9 +23,9 @@ from skipbench.datasets.common.types import Boxes as Boxes
 from skipbench.datasets.common.types import Dataset, Item, Items, Kind, Listing, Source, Split
 from skipbench.datasets.common.types import Labels as Labels
 from skipbench.engine.parallel import in_parallel
-from skipbench.errors import DataError, UsageError, did_you_mean, some_of
+from skipbench.errors import DataError, UsageError, count_of, did_you_mean, some_of
 from skipbench.files import is_folder, user_path
-from skipbench.images import ImageItem, read_mask
+from skipbench.images import ImageItem, broken_link, read_mask
 
 log = logging.getLogger("skipbench")
 
@@ -110,11 +111,13 @@ def find_folder(name: str, root: str | Path | None = None) -> Path:
     if found.folder is not None:
         return found.folder
     if name.startswith("folder:"):
-        what = "has no images/ folder" if is_folder(found.roots[0]) else "is not a folder"
-        raise DataError(f"{found.roots[0]} {what}. Expected layout:\n{kind.tree}")
+        folder = found.roots[0]
+        there = is_folder(folder)
+        what = f"has no images/ folder.{_links(folder)}" if there else "is not a folder."
+        raise DataError(f"{folder} {what} Expected layout:\n{kind.tree}")
     near = [r / p for r in found.roots for p in kind.places if is_folder(r / p)]
-    almost = f"\n{near[0]} exists, but has another layout." if near else ""
-    fetch = f", or download it: skipbench data download {name}" if kind.archives else ""
+    almost = f"\n{near[0]} exists, but has another layout.{_links(near[0])}" if near else ""
+    fetch = f", or download it: {download_command(name, root)}" if kind.archives else ""
     below = f"/{{{', '.join(kind.places)}}} and itself"
     searched = (f"  {r}{below if is_folder(r) else ' (no such folder)'}\n" for r in found.roots)
     raise DataError(
@@ -123,6 +126,21 @@ def find_folder(name: str, root: str | Path | None = None) -> Path:
         + f"{almost}\nExpected layout:\n{kind.tree}\n"
         f"Set its location with --data-root DIR or SKIPBENCH_DATA{fetch}."
     )
+
+
+def _links(folder: Path) -> str:
+    """ " images is a broken link to /mnt/x.", for each broken one in a folder."""
+    with suppress(OSError):
+        paths = sorted(folder.iterdir())
+        return "".join(f" {path.name} is {link}." for path in paths if (link := broken_link(path)))
+    return ""
+
+
+def download_command(name: str, root: str | Path | None, *splits: str) -> str:
+    """As one types it. root: `--data-root`, if given."""
+    parts = [part for split in splits for part in ("--split", split)]
+    where = ["--data-root", str(root)] if root else []
+    return shlex.join(["skipbench", "data", "download", name, *parts, *where])
 
 
 def find_split(name: str, splits: Iterable[str], asked: str | None) -> str:
@@ -170,7 +188,14 @@ def open_dataset(
     split = find_split(name, splits, split)
     labels = kind.labels(folder, classes)
     listing = kind.listing(folder, split, labels)
-    _check_count(name, split, splits[split], listing, folder, whole=limit is sample is None)
+    if kind.archives:
+        remedy = f"Download the rest ({download_command(name, root, split)})"
+    elif listing.listed:
+        remedy = f"Take the missing names out of {folder / split}.txt"
+    else:
+        remedy = "Download the rest"
+    whole = limit is sample is None
+    _check_count(name, split, splits[split], listing, folder, remedy, whole=whole)
     official = splits[split].images
     dataset = Dataset(
         name=f"folder:{folder.resolve().name}" if name.startswith("folder:") else name,
@@ -191,7 +216,7 @@ def open_dataset(
     if train_images is not None and part.chosen:
         flag, counts = "--limit" if limit else "--sample", (len(part), len(dataset))
         log.info("%s applies to training images, too: %d of %d are used", flag, *counts)
-    _check_labels(part, listing)
+    _check_labels(part, listing, remedy if kind.archives else "")
     return without_bad(part, skip_bad) if skip_bad else part
 
 
@@ -204,7 +229,7 @@ def _part(dataset: Dataset, limit: int | None, sample: int | None, seed: int) ->
 
 
 def _check_count(
-    name: str, split: str, part: Split, listing: Listing, folder: Path, *, whole: bool
+    name: str, split: str, part: Split, listing: Listing, folder: Path, remedy: str, *, whole: bool
 ) -> None:
     """whole: neither `--limit` nor `--sample` was given."""
     found = len(listing.names)
@@ -217,25 +242,24 @@ def _check_count(
         first = f" Missing: {some_of(listing.absent, 3)}." if listing.absent else ""
         raise DataError(
             f"{name} {split}: only {found:,} of {wanted:,} images were found ({folder}).{first}\n"
-            f"Download the rest, or use what was found with --limit {found}: the result is then "
-            "marked as partial."
+            f"{remedy}, or use what was found with --limit {wanted}: the result is then marked as "
+            "partial."
         )
     if found != wanted:
         log.warning(f"{name} {split}: {found:,} of {wanted:,} images; marked as partial")
 
 
-def _check_labels(dataset: Dataset, listing: Listing) -> None:
+def _check_labels(dataset: Dataset, listing: Listing, remedy: str) -> None:
     """Every image that is used has its mask (or XML): checked now, not after an hour."""
     lacking = [n for n in dataset.names if n in listing.without_label]
     if lacking:
         item = listing.make(lacking[0])
         what = "mask" if dataset.kind == "masks" else "annotation"
         where = f" ({item.mask_path})" if item.mask_path else ""
-        fetch = f"skipbench data download {dataset.name} --split {dataset.split}"
-        advice = f"\nDownload what is missing: {fetch}" if source(dataset.name).archives else ""
+        count = count_of(len(lacking), "image has", "images have")
         raise DataError(
-            f"{dataset.name} {dataset.split}: {len(lacking):,} images have no {what}; "
-            f"the first: {item.path}{where}{advice}"
+            f"{dataset.name} {dataset.split}: {count} no {what}; the first: {item.path}{where}"
+            + (f"\n{remedy}." if remedy else "")
         )
 
 
@@ -259,6 +283,8 @@ def decodable(items: Sequence[AnItem], most: int, what: str) -> list[AnItem]:
             f"{what}: {len(problems)} images cannot be decoded, --skip-bad allows {most}.\n"
             f"The first: {problems[0]}"
         )
+    if items and len(problems) == len(items):
+        raise DataError(f"{what}: no readable images remain. The first: {problems[0]}")
     for problem in problems:
         log.warning("left out: %s", problem)
     return [item for item, problem in checked if not problem]

@@ -129,9 +129,12 @@ def read_classes(path: Path) -> Labels:
     if not path.exists():
         raise DataError(f"{path} is missing: masks need a list of classes, one per line")
     values: dict[int, str] = {}
-    lines = read_text(path).rstrip("\r\n ").splitlines()
-    if lines and all(re.match(r"\s*\d+[ ,:;]", line) for line in lines):
-        raise DataError(f"{path}: {lines[0]!r}: expected a TAB between a value and its class")
+    lines = read_text(path).replace("<TAB>", "\t").rstrip("\r\n ").splitlines()
+    without_tab = [line for line in lines if re.match(r"\s*\d+[ ,:;]", line)]
+    ignoring = [line for line in without_tab if re.search(r"\W(?i:ignore)\s*$", line)]
+    if ignoring or (lines and len(without_tab) == len(lines)):
+        line = (ignoring or lines)[0]
+        raise DataError(f"{path}: {line!r}: expected a TAB between a value and its class")
     given: dict[int, Colour] = {}
     for number, line in enumerate(lines):
         value, name, shade = _columns(line, number)
@@ -199,8 +202,8 @@ def _box_reader(
     chosen = [p for p in jsons if p.stem.endswith(split)] if len(jsons) > 1 else jsons
     if len(chosen) != 1:
         raise UsageError(
-            f"{folder}: which of {', '.join(p.name for p in jsons)} belongs to {split}? "
-            f"Name it …{split}.json"
+            f"{folder}: which of {', '.join(p.name for p in jsons)} has the boxes of {split}? "
+            f"Its name, and no other, must end in {split}.json"
         )
     index, counts = BoxIndex(chosen[0]), Counter(file.rpartition("/")[2] for file in files.values())
     return lambda file: index.boxes(file, by_name=counts[file.rpartition("/")[2]] == 1)

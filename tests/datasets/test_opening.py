@@ -523,7 +523,7 @@ def test_saliency_faults(tmp_path):
     with pytest.raises(DataError, match=r"0002\.png: a colour image \(RGB\)"):
         open_dataset("ecssd", root=tmp_path, limit=9)[1].mask()
     mask.unlink()
-    with pytest.raises(DataError, match=r"1 images have no mask; .*0002\.jpg \(.*0002\.png\)$"):
+    with pytest.raises(DataError, match=r"1 image has no mask; .*0002\.jpg \(.*0002\.png\)$"):
         open_dataset("ecssd", root=tmp_path, limit=9)
     # The first release of DUTS-TR had three masks twice, and the PNG were wrong.
     grey_jpeg(folder / "ground_truth_mask" / "0001.png", np.zeros((30, 44), np.uint8))
@@ -671,8 +671,10 @@ def test_folder_boxes_from_coco_json(tmp_path):
     assert item.boxes().xyxy.tolist() == [[1, 2, 4, 6]] and item.boxes().classes == ("dog",)
     (folder / "other.json").write_text("{}")
     (folder / "another_train.json").write_text("{}")
-    with pytest.raises(UsageError, match="which of"):
+    with pytest.raises(UsageError, match=r"which of.*no other, must end in train\.json"):
         open_dataset(f"folder:{folder}", "train")
+    (folder / "another_train.json").rename(folder / "another.json")
+    assert open_dataset(f"folder:{folder}", "train")[0].boxes().classes == ("dog",)
 
 
 def test_folder_two_files_of_one_name(tmp_path):

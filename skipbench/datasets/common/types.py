@@ -47,7 +47,8 @@ class Labels:
 
     def __post_init__(self) -> None:
         if len(self.classes) > UNKNOWN:
-            raise DataError(f"{len(self.classes)} classes; at most {UNKNOWN} are possible")
+            where = f"{self.listed_in}: " if self.listed_in else ""
+            raise DataError(f"{where}{len(self.classes)} classes; at most {UNKNOWN} are possible")
 
     @cached_property
     def _lookup(self) -> np.ndarray:

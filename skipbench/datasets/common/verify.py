@@ -17,7 +17,7 @@ from skipbench.datasets import find_folder, find_split, source
 from skipbench.datasets.common.types import Item, Kind, Labels, Listing, Split, UnknownLabelError
 from skipbench.engine.parallel import cores, in_parallel
 from skipbench.engine.progress import progress
-from skipbench.errors import DataError, ResourceError, count_of, some_of
+from skipbench.errors import DataError, ResourceError, UsageError, count_of, some_of
 from skipbench.images import IGNORED
 
 SAMPLE = 64  # images of a split that are decoded, without `full`
@@ -80,7 +80,7 @@ def verify(
     for part in [find_split(name, known, split)] if split else known:
         try:
             listing = kind.listing(folder, part, labels)
-        except DataError as error:
+        except (DataError, UsageError) as error:
             problem = (str(error),)
             reports.append(SplitReport(part, 0, known[part].images, 0, problem, (), problem))
             continue

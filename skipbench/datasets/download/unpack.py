@@ -32,8 +32,8 @@ class _Refused(Exception):  # noqa: N818
     """A member that is not unpacked; args: its name and what is wrong with it."""
 
 
-def unpack(archive: Path, into: Path) -> list[str]:
-    """Returns one file of each folder, relative to `into`, by which a later run recognises it."""
+def unpack(archive: Path, into: Path) -> dict[str, int]:
+    """Returns the number of files in each folder, by its path below `into`."""
     if not hasattr(tarfile, "data_filter"):
         raise ResourceError("this Python cannot unpack safely: use 3.11.4 or newer.")
     folder = scratch(into, archive.name)
@@ -41,15 +41,14 @@ def unpack(archive: Path, into: Path) -> list[str]:
     try:
         folder.mkdir(parents=True)
         members = _zip_members if archive.suffix == ".zip" else _tar_members
-        unpacked: dict[str, str] = {}
         with closing(members(archive, into)) as found:  # also its progress line, before an error
             for place, content in found:
                 if not _is_junk(place):
                     _write(content, folder, place)
-                    if content:
-                        unpacked.setdefault(str(place.parent), str(place))
+        walk = os.walk(folder)
+        unpacked = {str(Path(f).relative_to(folder)): len(files) for f, _, files in walk if files}
         _merge(folder, into)
-        return list(unpacked.values())
+        return unpacked
     except _Refused as refused:
         name, reason = refused.args
         raise DataError(
