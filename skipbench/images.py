@@ -424,13 +424,6 @@ def resize_boxes(
     return boxes_xyxy * [right, down, right, down]
 
 
-def pad_mask(mask: np.ndarray, patch: int, fill: int = IGNORED) -> np.ndarray:
-    """Padded to whole patches on the right and at the bottom, as `stack` pads images."""
-    height, width = padded(mask.shape, patch)
-    missing = ((0, height - mask.shape[0]), (0, width - mask.shape[1]))
-    return np.pad(mask, missing, constant_values=fill)
-
-
 def stack(images: Sequence[np.ndarray], patch: int) -> "torch.Tensor":
     """NCHW uint8, each image at the top left, padded with zeros to the largest in whole patches."""
     import torch

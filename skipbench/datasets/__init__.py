@@ -33,20 +33,13 @@ AnItem = TypeVar("AnItem", bound=ImageItem)
 
 # Other common names, for suggestions only.
 ALSO = {
-    "voc12": "voc",
-    "voc2012": "voc",
-    "pascal": "voc",
-    "voc2007": "voc07",
-    "ade": "ade20k",
-    "ade150": "ade20k",
-    "coco-stuff": "cocostuff",
-    "coco_stuff": "cocostuff",
-    "stuff": "cocostuff",
-    "coco2017": "coco",
-    "duts-te": "duts",
-    "dut-omron": "dutomron",
-    "dut": "dutomron",
-    "omron": "dutomron",
+    "voc": "voc12 voc2012 pascal",
+    "voc07": "voc2007",
+    "ade20k": "ade ade150",
+    "cocostuff": "coco-stuff coco_stuff stuff",
+    "coco": "coco2017",
+    "duts": "duts-te",
+    "dutomron": "dut-omron dut omron",
 }
 
 
@@ -68,7 +61,9 @@ def source(name: str) -> Source:
     if name in ("folder", "folder:"):
         raise UsageError("give the folder, as folder:PATH")
     if stem not in names() or (":" in name and stem != "folder"):
-        near = did_you_mean(ALSO.get(name.lower(), name.lower()), names())
+        word = name.lower()
+        meant = next((known for known, also in ALSO.items() if word in also.split()), word)
+        near = did_you_mean(meant, names())
         raise UsageError(f"no data set {name!r}.{near} Known: {', '.join(names())}")
     found: Source = import_module(f"skipbench.datasets.{stem}").SOURCE
     return found

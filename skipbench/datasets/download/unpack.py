@@ -167,27 +167,18 @@ def _is_junk(place: PurePosixPath) -> bool:
 
 
 def _merge(source: Path, destination: Path) -> None:
-    """A new folder is moved as a whole; files replace existing ones."""
-    for entry in sorted(source.iterdir()):
-        target = destination / entry.name
-        if entry.is_dir() and target.is_dir():
-            _merge(entry, target)
-        elif target.exists() and entry.is_dir() != target.is_dir():
+    """Files replace existing ones."""
+    for entry in sorted(source.rglob("*")):
+        target = destination / entry.relative_to(source)
+        if target.exists() and entry.is_dir() != target.is_dir():
             kinds = ("folder", "file") if entry.is_dir() else ("file", "folder")
             raise ResourceError(
                 "{} should be a {} but is a {}. Move it away.".format(target, *kinds)
             )
+        if entry.is_dir():
+            target.mkdir(exist_ok=True)
         else:
-            _move(entry, target)
-
-
-def _move(entry: Path, target: Path) -> None:
-    try:
-        entry.replace(target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        shutil.move(entry, target)  # the user has linked this folder to another disk
+            shutil.move(entry, target)  # the folder may be a link to another disk
 
 
 def _damaged(archive: Path, error: Exception) -> DataError:
