@@ -591,6 +591,31 @@ def test_folder_classes_with_values(tmp_path):
         open_dataset(f"folder:{folder}", "train")
 
 
+def test_folder_colours(tmp_path):
+    """Those given are kept; the others are far from them and from each other."""
+    from skimage.color import rgb2lab
+
+    folder = trees.own_folder(tmp_path)
+    given = [
+        "0\tsky\t#0072b2",
+        "1\tcat",
+        "2\tdog\t255, 128 0",
+        *(f"{i}\tc{i}" for i in range(3, 12)),
+    ]
+    trees.write_lines(folder / "classes.txt", [*given, "12\tignore"])
+    colours = open_dataset(f"folder:{folder}", "train").labels.colours
+    assert colours[0] == (0, 0x72, 0xB2) and colours[2] == (255, 128, 0)
+    lab = rgb2lab(np.array(colours) / 255)
+    apart = np.linalg.norm(lab[:, None] - lab, axis=-1)[np.triu_indices(len(lab), 1)]
+    assert len(lab) == 12 and apart.min() > 35
+    for wrong in ("red", "#ff80", "1 2", "1 2 3 4", "256 0 0", "-1 0 0", "#gg0000"):
+        trees.write_lines(folder / "classes.txt", ["0\tsky", f"1\tcat\t{wrong}"])
+        with pytest.raises(
+            DataError, match=f"line 2: '{wrong}': expected a colour such as #ff8000"
+        ):
+            open_dataset(f"folder:{folder}", "train")
+
+
 def test_folder_boxes_from_a_table(tmp_path):
     folder = tmp_path / "mine"
     trees.photo(folder / "images" / "a.jpg", (24, 40))
