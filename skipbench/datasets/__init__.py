@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from skipbench.datasets.common.types import Boxes as Boxes
-from skipbench.datasets.common.types import Dataset, Item, Items, Kind, Listing, Source, Split
+from skipbench.datasets.common.types import Dataset, Item, Items, Kind, Listing, Source
 from skipbench.datasets.common.types import Labels as Labels
 from skipbench.engine.parallel import in_parallel
 from skipbench.errors import DataError, UsageError, count_of, did_you_mean, some_of
@@ -183,14 +183,6 @@ def open_dataset(
     split = find_split(name, splits, split)
     labels = kind.labels(folder, classes)
     listing = kind.listing(folder, split, labels)
-    if kind.archives:
-        remedy = f"Download the rest ({download_command(name, root, split)})"
-    elif listing.listed:
-        remedy = f"Take the missing names out of {folder / split}.txt"
-    else:
-        remedy = "Download the rest"
-    whole = limit is sample is None
-    _check_count(name, split, splits[split], listing, folder, remedy, whole=whole)
     official = splits[split].images
     dataset = Dataset(
         name=f"folder:{folder.resolve().name}" if name.startswith("folder:") else name,
@@ -202,6 +194,8 @@ def open_dataset(
         official=official,
         partial=bool(listing.absent) or official not in (None, len(listing)),
     )
+    command = download_command(name, root, split) if kind.archives else ""
+    _check_count(dataset, listing, command, whole=limit is sample is None)
     for most in (train_images, sample):
         if most is not None and most >= len(dataset):
             log.info("%s %s has %d images; using all of them", name, split, len(dataset))
@@ -211,7 +205,7 @@ def open_dataset(
     if train_images is not None and part.chosen:
         flag, counts = "--limit" if limit else "--sample", (len(part), len(dataset))
         log.info("%s applies to training images, too: %d of %d are used", flag, *counts)
-    _check_labels(part, listing, remedy if kind.archives else "")
+    _check_labels(part, listing, command)
     return without_bad(part, skip_bad) if skip_bad else part
 
 
@@ -223,28 +217,27 @@ def _part(dataset: Dataset, limit: int | None, sample: int | None, seed: int) ->
     return dataset
 
 
-def _check_count(
-    name: str, split: str, part: Split, listing: Listing, folder: Path, remedy: str, *, whole: bool
-) -> None:
-    """whole: neither `--limit` nor `--sample` was given."""
-    found = len(listing.names)
+def _check_count(dataset: Dataset, listing: Listing, command: str, *, whole: bool) -> None:
+    """command: downloads the data set; whole: neither `--limit` nor `--sample` was given."""
+    what, found = f"{dataset.name} {dataset.split}", len(dataset)
     if found == 0:
-        raise DataError(f"{name} {split}: {listing.why_empty} ({folder})")
-    if part.images is None and not listing.absent:
-        return
-    wanted = part.images or found + len(listing.absent)
+        raise DataError(f"{what}: {listing.why_empty} ({dataset.folder})")
+    wanted = dataset.official or found + len(listing.absent)
     if whole and found < wanted:
         first = f" Missing: {some_of(listing.absent, 3)}." if listing.absent else ""
+        remedy = f"Download the rest ({command})" if command else "Download the rest"
+        if listing.listed and not command:
+            remedy = f"Take the missing names out of {dataset.folder}/{dataset.split}.txt"
         raise DataError(
-            f"{name} {split}: only {found:,} of {wanted:,} images were found ({folder}).{first}\n"
+            f"{what}: only {found:,} of {wanted:,} images were found ({dataset.folder}).{first}\n"
             f"{remedy}, or use what was found with --limit {wanted}: the result is then marked as "
             "partial."
         )
     if found != wanted:
-        log.warning(f"{name} {split}: {found:,} of {wanted:,} images; marked as partial")
+        log.warning(f"{what}: {found:,} of {wanted:,} images; marked as partial")
 
 
-def _check_labels(dataset: Dataset, listing: Listing, remedy: str) -> None:
+def _check_labels(dataset: Dataset, listing: Listing, command: str) -> None:
     """Every image that is used has its mask (or XML): checked now, not after an hour."""
     lacking = [n for n in dataset.names if n in listing.without_label]
     if lacking:
@@ -254,7 +247,7 @@ def _check_labels(dataset: Dataset, listing: Listing, remedy: str) -> None:
         count = count_of(len(lacking), "image has", "images have")
         raise DataError(
             f"{dataset.name} {dataset.split}: {count} no {what}; the first: {item.path}{where}"
-            + (f"\n{remedy}." if remedy else "")
+            + (f"\nDownload what is missing: {command}" if command else "")
         )
 
 
