@@ -133,10 +133,10 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[str]:
     except OSError as error:
         raise DataError(f"cannot read the folder {folder}: {error.strerror}") from None
     for entry in entries:
-        if _is_folder(entry):
-            link = entry.is_symlink()
+        link = entry.is_symlink()
+        if os.path.isdir(entry) if link else entry.is_dir():  # noqa: PTH112 - False if it is broken
             real = os.path.realpath(entry.path) if link else f"{above[-1]}/{entry.name}"
-            if link and any(_contains(real, one) for one in above):
+            if link and any(Path(one).is_relative_to(real) for one in above):
                 _warn(f"{entry.path}: not followed: it links to {real}, which contains it")
             else:
                 yield from _walk(entry.path, f"{prefix}{entry.name}/", (*above, real))
@@ -146,21 +146,10 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[str]:
             _warn(f"{entry.path}: left out: {broken}")
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself, or into a folder without permission
-        return False
-
-
 def broken_link(path: Path) -> str:
     """ "a broken link to /mnt/x", or nothing."""
     broken = path.is_symlink() and not path.exists()
     return f"a broken link to {path.readlink()}" if broken else ""
-
-
-def _contains(folder: str, other: str) -> bool:
-    return os.path.commonpath((folder, other)) == folder
 
 
 @cache

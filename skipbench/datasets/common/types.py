@@ -4,7 +4,7 @@ pixels; both refer to the image as shown (EXIF orientation applied). Files are r
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -200,9 +200,6 @@ class Items(Sequence[Item]):
         if isinstance(index, slice):
             return [self.make(name) for name in self.names[index]]
         return self.make(self.names[index])
-
-    def __iter__(self) -> Iterator[Item]:
-        return map(self.make, self.names)
 
 
 @dataclass(frozen=True)
