@@ -64,6 +64,8 @@ def source(name: str) -> Source:
         word = name.lower()
         meant = next((known for known, also in ALSO.items() if word in also.split()), word)
         near = did_you_mean(meant, names())
+        if is_folder(name):
+            near = f" For your own images: folder:{name}."
         raise UsageError(f"no data set {name!r}.{near} Known: {', '.join(names())}")
     found: Source = import_module(f"skipbench.datasets.{stem}").SOURCE
     return found

@@ -13,6 +13,7 @@ from PIL import Image
 
 from skipbench.datasets import open_dataset
 from skipbench.datasets.common.coco_annotations import BoxIndex
+from skipbench.datasets.common.verify import verify
 from skipbench.errors import DataError
 from skipbench.images import read_image
 
@@ -179,6 +180,17 @@ def test_strange_label(voc, tmp_path, value):
     trees.palette_png(voc / "SegmentationClass" / "2007_000121.png", mask)
     with pytest.raises(DataError, match=rf"2007_000121\.png: 4 pixels have the value {value}"):
         val(tmp_path)[1].mask()
+
+
+def test_masks_of_jpeg(tmp_path):
+    """Hundreds of values that could each be ignored: that would lead nowhere."""
+    folder = trees.own_folder(tmp_path)
+    for path in (folder / "masks").rglob("*.png"):
+        Image.fromarray(np.array(Image.open(path)) * 20).save(path.with_suffix(".jpg"), quality=40)
+        path.unlink()
+    trees.write_lines(folder / "classes.txt", ["0\tnothing", "20\tcat", "40\tdog"])
+    [report, _] = verify(f"folder:{folder}").splits
+    assert len(report.causes) == 1 and "Save masks as PNG. (the same in 1 more)" in report.causes[0]
 
 
 def test_strange_label_in_sixteen_bits(tmp_path):

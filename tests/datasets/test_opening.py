@@ -755,6 +755,8 @@ def test_names_that_are_not_known(tmp_path):
         open_dataset("imagenet")
     with pytest.raises(UsageError, match="folder:PATH"):
         open_dataset("folder")
+    with pytest.raises(UsageError, match=f"For your own images: folder:{tmp_path}"):
+        open_dataset(str(tmp_path))
     trees.voc(tmp_path)
     with pytest.raises(UsageError, match=r"no split 'trainaug'.*Did you mean 'train_aug'"):
         open_dataset("voc", "trainaug", root=tmp_path)

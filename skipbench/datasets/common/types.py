@@ -64,6 +64,8 @@ class Labels:
             classes = np.take(self._lookup, stored)
             if not (classes == UNKNOWN).any():
                 return classes
+        if path.suffix.lower() in (".jpg", ".jpeg"):
+            raise DataError(f"{path}: JPEG does not preserve class values. Save masks as PNG.")
         values, counts = (each.tolist() for each in np.unique(stored, return_counts=True))
         known = [0 <= v <= 255 and self._lookup[v] != UNKNOWN for v in values]
         first = known.index(False)
