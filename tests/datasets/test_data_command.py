@@ -384,6 +384,15 @@ def test_verify_says_how_to_download_what_is_missing(cli, tmp_path):
     assert "skipbench data download voc --split train --split val --split trainval" in shown.stderr
 
 
+def test_images_that_are_missing_are_one_cause(tmp_path):
+    """Those that the list names, and the number that they make, are not told twice."""
+    trees.coco20k(tmp_path)
+    [report] = verify("coco20k", root=tmp_path).splits
+    assert report.images == 2 and len(report.missing) == 19_816
+    [cause] = report.causes
+    assert cause.endswith("(the same in 19,814 more)")
+
+
 def test_one_ambiguous_file_does_not_hide_the_other_splits(cli, tmp_path):
     folder = trees.own_folder(tmp_path)
     for name in ("instances_train.json", "captions_train.json", "instances_val.json"):

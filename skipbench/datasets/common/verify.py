@@ -131,7 +131,8 @@ def _report(
     damaged |= dict.fromkeys(unlabelled, "label")
     missing = {} if found else {listing.why_empty: "empty"}
     if official is not None and found != official:
-        missing[f"{found:,} images; the official split has {official:,}"] = "count"
+        cause = "" if found + len(listing.absent) == official else "count"
+        missing[f"{found:,} images; the official split has {official:,}"] = cause
     missing |= {f"image is missing: {name}": "image" for name in listing.absent}
     causes = (*_unknown_labels(checks, labels), *_once_each(damaged | missing))
     notes = tuple(_notes(split.labels, checks, labels, found))
@@ -153,7 +154,7 @@ def _unknown_labels(checks: "Sequence[ImageCheck]", labels: Labels | None) -> It
 
 
 def _once_each(causes: Mapping[str, str]) -> Iterator[str]:
-    """causes: of each message; that of unknown labels is empty."""
+    """causes: of each message; empty if another one says it."""
     by_cause: dict[str, list[str]] = {}
     for message, cause in causes.items():
         if cause:
