@@ -43,6 +43,20 @@ def test_every_command_sees_them(linked, cli, ckpt, tmp_path):
         "tokencut", "--images", linked / "images" / "train", *images[:-1], "--out", tmp_path / "o"
     )
     assert done.exit_code == 0 and len(list((tmp_path / "o").glob("*.png"))) >= train["images"]
+    done = cli("pca", linked / "images", *images, "--out", tmp_path / "p")
+    assert done.exit_code == 0, done.stderr
+    [record] = (tmp_path / "p").glob("pca-*.json")
+    assert json.loads(record.read_text())["dataset"]["images"] == everything
+
+
+def test_folders_of_a_devkit_may_be_links(tmp_path):
+    whole = open_dataset("voc", root=trees.voc(tmp_path / "whole"), limit=9)
+    devkit = trees.voc(tmp_path / "here")
+    for path in list(devkit.iterdir()):
+        path.rename(tmp_path / path.name)
+        path.symlink_to(tmp_path / path.name)
+    linked = open_dataset("voc", root=tmp_path / "here", limit=9)
+    assert len(linked) == 2 and linked.fingerprint() == whole.fingerprint()
 
 
 def test_broken_links_are_why_nothing_is_found(tmp_path):
