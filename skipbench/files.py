@@ -119,9 +119,10 @@ def append_line(path: Path, line: str) -> None:
 
 def _write_error(path: Path, error: OSError) -> ResourceError:
     if error.errno in DISK_FULL:
+        clear = " (`skipbench cache clear`)" if cache_folder() in path.parents else ""
         return ResourceError(
-            f"disk full while writing {path.parent}.\nFinished work is intact: free some space "
-            "(see `skipbench cache`) and run the same command; it resumes."
+            f"disk full while writing {path.parent}.\nFinished work is intact: free some space"
+            f"{clear} and run the same command; it resumes."
         )
     return ResourceError(f"cannot write {path}: {error.strerror}")
 

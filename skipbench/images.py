@@ -115,6 +115,8 @@ def _items_at(source: Path) -> list[ImageItem]:
         nearby = [p.name for p in folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
         raise DataError(f"cannot read {source}: {error.strerror}") from None
+    if link := broken_link(source):
+        raise DataError(f"no such image or folder: {source} ({link})")
     raise DataError(f"no such image or folder: {source}.{did_you_mean(source.name, nearby)}")
 
 
@@ -131,28 +133,23 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[str]:
     except OSError as error:
         raise DataError(f"cannot read the folder {folder}: {error.strerror}") from None
     for entry in entries:
-        if _is_folder(entry):
-            link = entry.is_symlink()
+        link = entry.is_symlink()
+        if os.path.isdir(entry) if link else entry.is_dir():  # noqa: PTH112 - False if it is broken
             real = os.path.realpath(entry.path) if link else f"{above[-1]}/{entry.name}"
-            if link and any(_contains(real, one) for one in above):
+            if link and any(Path(one).is_relative_to(real) for one in above):
                 _warn(f"{entry.path}: not followed: it links to {real}, which contains it")
             else:
                 yield from _walk(entry.path, f"{prefix}{entry.name}/", (*above, real))
         elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:  # noqa: PTH122
             yield prefix + entry.name
-        elif entry.is_symlink() and not Path(entry).exists():
-            _warn(f"{entry.path}: left out: a broken link to {Path(entry).readlink()}")
+        elif broken := broken_link(Path(entry)):
+            _warn(f"{entry.path}: left out: {broken}")
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself, or into a folder without permission
-        return False
-
-
-def _contains(folder: str, other: str) -> bool:
-    return os.path.commonpath((folder, other)) == folder
+def broken_link(path: Path) -> str:
+    """ "a broken link to /mnt/x", or nothing."""
+    broken = path.is_symlink() and not path.exists()
+    return f"a broken link to {path.readlink()}" if broken else ""
 
 
 @cache
@@ -225,14 +222,14 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         # Opened as a file: by name, Pillow would memory-map some, and rotate those wrongly.
         with path.open("rb") as file, Image.open(file) as image:
             if image.width * image.height > MOST_PIXELS:
-                raise _bad(
-                    path, f"{image.width}×{image.height} pixels; not decoded (decompression bomb?)"
-                )
+                raise _too_large(path, f"{image.width}×{image.height}")
             yield image
     except FileNotFoundError:
-        raise DataError(f"image disappeared: {path}") from None
+        link = broken_link(path)
+        where = f"{path} ({link})" if link else path
+        raise DataError(f"image disappeared: {where}") from None
     except Image.DecompressionBombError:
-        raise _bad(path, "too many pixels; not decoded (decompression bomb?)") from None
+        raise _too_large(path, "too many") from None
     except Image.UnidentifiedImageError:
         raise _bad(path, "not a readable image") from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:
@@ -241,11 +238,15 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         raise _bad(path, f"truncated or damaged ({error})") from None
 
 
-def _bad(path: Path, what: str) -> DataError:
+def _bad(path: Path, what: str, remedy: str = "Replace it") -> DataError:
     return DataError(
-        f"{path}: {what}.\nDownload it again, or leave it out with --skip-bad 1 (`extract` and "
-        "evaluations)."
+        f"{path}: {what}.\n{remedy}, or leave it out with --skip-bad 1 (`extract` and evaluations)."
     )
+
+
+def _too_large(path: Path, count: str) -> DataError:
+    what = f"{count} pixels; not decoded (decompression bomb?)"
+    return _bad(path, what, f"Scale it to at most {MOST_PIXELS:,} pixels")
 
 
 def read_size(path: Path) -> tuple[int, int]:
@@ -272,7 +273,7 @@ def read_image(path: Path, size: Size = None) -> np.ndarray:
     """HWC uint8 RGB; resized where a size is given."""
     with _opened(path) as image:
         orientation = _orientation(image)  # decoding a TIFF removes it
-        pixels = _turned(_to_rgb(image), image, orientation)
+        pixels = _turned(_to_rgb(image, path), image, orientation)
     return resize(pixels, target_hw(pixels.shape[:2], size))
 
 
@@ -280,10 +281,11 @@ def _turned(pixels: np.ndarray, image: Image.Image, orientation: int) -> np.ndar
     return pixels if image.format == "TIFF" else turn(pixels, orientation)
 
 
-def _to_rgb(image: Image.Image) -> np.ndarray:
+def _to_rgb(image: Image.Image, path: Path) -> np.ndarray:
     """HWC uint8."""
     if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
-        raise ValueError(f"pixels of mode {image.mode} have an unknown range")
+        what = f"pixels of mode {image.mode} have an unknown range"
+        raise _bad(path, what, "Save it with 8 bits per channel")
     if image.mode.startswith("I"):
         # 16-bit grey, which Pillow would clip at 255 instead of scaling.
         grey = (np.asarray(image).astype(np.float64) / 257.0).round().clip(0, 255)
@@ -409,13 +411,6 @@ def resize_boxes(
     """(n, 4) float64, scaled by the same factors as the image."""
     down, right = new_hw[0] / old_hw[0], new_hw[1] / old_hw[1]
     return boxes_xyxy * [right, down, right, down]
-
-
-def pad_mask(mask: np.ndarray, patch: int, fill: int = IGNORED) -> np.ndarray:
-    """Padded to whole patches on the right and at the bottom, as `stack` pads images."""
-    height, width = padded(mask.shape, patch)
-    missing = ((0, height - mask.shape[0]), (0, width - mask.shape[1]))
-    return np.pad(mask, missing, constant_values=fill)
 
 
 def stack(images: Sequence[np.ndarray], patch: int) -> "torch.Tensor":

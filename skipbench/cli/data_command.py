@@ -148,6 +148,7 @@ def verify(settings: VerifySettings, as_json: bool) -> None:
     (image,xmin,ymin,xmax,ymax) or a COCO .json, or both. Splits are sub-folders (images/train/,
     masks/train/) or lists (PATH/train.txt).
     """
+    from skipbench.datasets import download_command, source
     from skipbench.datasets.common.verify import verify as verify_dataset
 
     name = settings.name
@@ -164,7 +165,11 @@ def verify(settings: VerifySettings, as_json: bool) -> None:
             "incomplete": [s.split for s in report.splits if s.missing],
         }
         found = "; ".join(f"{what}: {', '.join(which)}" for what, which in wrong.items() if which)
-        raise DataError(f"{name}: {found or 'no images found'}")
+        advice = ""
+        if source(name).archives and (lacking := wrong["incomplete"]):
+            command = download_command(name, settings.data_root, *lacking)
+            advice = f"\nDownload what is missing: {command}"
+        raise DataError(f"{name}: {found or 'no images found'}{advice}")
 
 
 def _show_report(report: "Report") -> None:

@@ -11,6 +11,7 @@ and it has a `SOURCE`. What they share is in `common/`; importing the package im
 
 import logging
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,12 +20,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from skipbench.datasets.common.types import Boxes as Boxes
-from skipbench.datasets.common.types import Dataset, Item, Items, Kind, Listing, Source, Split
+from skipbench.datasets.common.types import Dataset, Item, Items, Kind, Listing, Source
 from skipbench.datasets.common.types import Labels as Labels
 from skipbench.engine.parallel import in_parallel
-from skipbench.errors import DataError, UsageError, did_you_mean, some_of
+from skipbench.errors import DataError, UsageError, count_of, did_you_mean, some_of
 from skipbench.files import is_folder, user_path
-from skipbench.images import ImageItem, read_mask
+from skipbench.images import ImageItem, broken_link, read_mask
 
 log = logging.getLogger("skipbench")
 
@@ -32,20 +33,13 @@ AnItem = TypeVar("AnItem", bound=ImageItem)
 
 # Other common names, for suggestions only.
 ALSO = {
-    "voc12": "voc",
-    "voc2012": "voc",
-    "pascal": "voc",
-    "voc2007": "voc07",
-    "ade": "ade20k",
-    "ade150": "ade20k",
-    "coco-stuff": "cocostuff",
-    "coco_stuff": "cocostuff",
-    "stuff": "cocostuff",
-    "coco2017": "coco",
-    "duts-te": "duts",
-    "dut-omron": "dutomron",
-    "dut": "dutomron",
-    "omron": "dutomron",
+    "voc": "voc12 voc2012 pascal",
+    "voc07": "voc2007",
+    "ade20k": "ade ade150",
+    "cocostuff": "coco-stuff coco_stuff stuff",
+    "coco": "coco2017",
+    "duts": "duts-te",
+    "dutomron": "dut-omron dut omron",
 }
 
 
@@ -67,7 +61,11 @@ def source(name: str) -> Source:
     if name in ("folder", "folder:"):
         raise UsageError("give the folder, as folder:PATH")
     if stem not in names() or (":" in name and stem != "folder"):
-        near = did_you_mean(ALSO.get(name.lower(), name.lower()), names())
+        word = name.lower()
+        meant = next((known for known, also in ALSO.items() if word in also.split()), word)
+        near = did_you_mean(meant, names())
+        if is_folder(name):
+            near = f" For your own images: folder:{name}."
         raise UsageError(f"no data set {name!r}.{near} Known: {', '.join(names())}")
     found: Source = import_module(f"skipbench.datasets.{stem}").SOURCE
     return found
@@ -110,11 +108,13 @@ def find_folder(name: str, root: str | Path | None = None) -> Path:
     if found.folder is not None:
         return found.folder
     if name.startswith("folder:"):
-        what = "has no images/ folder" if is_folder(found.roots[0]) else "is not a folder"
-        raise DataError(f"{found.roots[0]} {what}. Expected layout:\n{kind.tree}")
+        folder = found.roots[0]
+        there = is_folder(folder)
+        what = f"has no images/ folder.{_links(folder)}" if there else "is not a folder."
+        raise DataError(f"{folder} {what} Expected layout:\n{kind.tree}")
     near = [r / p for r in found.roots for p in kind.places if is_folder(r / p)]
-    almost = f"\n{near[0]} exists, but has another layout." if near else ""
-    fetch = f", or download it: skipbench data download {name}" if kind.archives else ""
+    almost = f"\n{near[0]} exists, but has another layout.{_links(near[0])}" if near else ""
+    fetch = f", or download it: {download_command(name, root)}" if kind.archives else ""
     below = f"/{{{', '.join(kind.places)}}} and itself"
     searched = (f"  {r}{below if is_folder(r) else ' (no such folder)'}\n" for r in found.roots)
     raise DataError(
@@ -123,6 +123,21 @@ def find_folder(name: str, root: str | Path | None = None) -> Path:
         + f"{almost}\nExpected layout:\n{kind.tree}\n"
         f"Set its location with --data-root DIR or SKIPBENCH_DATA{fetch}."
     )
+
+
+def _links(folder: Path) -> str:
+    """ " images is a broken link to /mnt/x.", for each broken one in a folder."""
+    with suppress(OSError):
+        paths = sorted(folder.iterdir())
+        return "".join(f" {path.name} is {link}." for path in paths if (link := broken_link(path)))
+    return ""
+
+
+def download_command(name: str, root: str | Path | None, *splits: str) -> str:
+    """As one types it. root: `--data-root`, if given."""
+    parts = [part for split in splits for part in ("--split", split)]
+    where = ["--data-root", str(root)] if root else []
+    return shlex.join(["skipbench", "data", "download", name, *parts, *where])
 
 
 def find_split(name: str, splits: Iterable[str], asked: str | None) -> str:
@@ -170,7 +185,6 @@ def open_dataset(
     split = find_split(name, splits, split)
     labels = kind.labels(folder, classes)
     listing = kind.listing(folder, split, labels)
-    _check_count(name, split, splits[split], listing, folder, whole=limit is sample is None)
     official = splits[split].images
     dataset = Dataset(
         name=f"folder:{folder.resolve().name}" if name.startswith("folder:") else name,
@@ -182,6 +196,8 @@ def open_dataset(
         official=official,
         partial=bool(listing.absent) or official not in (None, len(listing)),
     )
+    command = download_command(name, root, split) if kind.archives else ""
+    _check_count(dataset, listing, command, whole=limit is sample is None)
     for most in (train_images, sample):
         if most is not None and most >= len(dataset):
             log.info("%s %s has %d images; using all of them", name, split, len(dataset))
@@ -191,7 +207,7 @@ def open_dataset(
     if train_images is not None and part.chosen:
         flag, counts = "--limit" if limit else "--sample", (len(part), len(dataset))
         log.info("%s applies to training images, too: %d of %d are used", flag, *counts)
-    _check_labels(part, listing)
+    _check_labels(part, listing, command)
     return without_bad(part, skip_bad) if skip_bad else part
 
 
@@ -203,39 +219,37 @@ def _part(dataset: Dataset, limit: int | None, sample: int | None, seed: int) ->
     return dataset
 
 
-def _check_count(
-    name: str, split: str, part: Split, listing: Listing, folder: Path, *, whole: bool
-) -> None:
-    """whole: neither `--limit` nor `--sample` was given."""
-    found = len(listing.names)
+def _check_count(dataset: Dataset, listing: Listing, command: str, *, whole: bool) -> None:
+    """command: downloads the data set; whole: neither `--limit` nor `--sample` was given."""
+    what, found = f"{dataset.name} {dataset.split}", len(dataset)
     if found == 0:
-        raise DataError(f"{name} {split}: {listing.why_empty} ({folder})")
-    if part.images is None and not listing.absent:
-        return
-    wanted = part.images or found + len(listing.absent)
+        raise DataError(f"{what}: {listing.why_empty} ({dataset.folder})")
+    wanted = dataset.official or found + len(listing.absent)
     if whole and found < wanted:
         first = f" Missing: {some_of(listing.absent, 3)}." if listing.absent else ""
+        remedy = f"Download the rest ({command})" if command else "Download the rest"
+        if listing.listed and not command:
+            remedy = f"Take the missing names out of {dataset.folder}/{dataset.split}.txt"
         raise DataError(
-            f"{name} {split}: only {found:,} of {wanted:,} images were found ({folder}).{first}\n"
-            f"Download the rest, or use what was found with --limit {found}: the result is then "
-            "marked as partial."
+            f"{what}: only {found:,} of {wanted:,} images were found ({dataset.folder}).{first}\n"
+            f"{remedy}, or use what was found with --limit {wanted}: the result is then marked as "
+            "partial."
         )
     if found != wanted:
-        log.warning(f"{name} {split}: {found:,} of {wanted:,} images; marked as partial")
+        log.warning(f"{what}: {found:,} of {wanted:,} images; marked as partial")
 
 
-def _check_labels(dataset: Dataset, listing: Listing) -> None:
+def _check_labels(dataset: Dataset, listing: Listing, command: str) -> None:
     """Every image that is used has its mask (or XML): checked now, not after an hour."""
     lacking = [n for n in dataset.names if n in listing.without_label]
     if lacking:
         item = listing.make(lacking[0])
         what = "mask" if dataset.kind == "masks" else "annotation"
         where = f" ({item.mask_path})" if item.mask_path else ""
-        fetch = f"skipbench data download {dataset.name} --split {dataset.split}"
-        advice = f"\nDownload what is missing: {fetch}" if source(dataset.name).archives else ""
+        count = count_of(len(lacking), "image has", "images have")
         raise DataError(
-            f"{dataset.name} {dataset.split}: {len(lacking):,} images have no {what}; "
-            f"the first: {item.path}{where}{advice}"
+            f"{dataset.name} {dataset.split}: {count} no {what}; the first: {item.path}{where}"
+            + (f"\nDownload what is missing: {command}" if command else "")
         )
 
 
@@ -259,6 +273,8 @@ def decodable(items: Sequence[AnItem], most: int, what: str) -> list[AnItem]:
             f"{what}: {len(problems)} images cannot be decoded, --skip-bad allows {most}.\n"
             f"The first: {problems[0]}"
         )
+    if items and len(problems) == len(items):
+        raise DataError(f"{what}: no readable images remain. The first: {problems[0]}")
     for problem in problems:
         log.warning("left out: %s", problem)
     return [item for item, problem in checked if not problem]

@@ -6,12 +6,7 @@ Boxes around crowds are left out and corners rounded to whole pixels, as in the 
 from functools import partial
 from pathlib import Path
 
-from skipbench.datasets.coco import (
-    COCO_LICENCE,
-    COCO_PLACES,
-    annotation_archive,
-    image_archive,
-)
+from skipbench.datasets.coco import COCO_LICENCE, COCO_PLACES, annotation_archive, image_archive
 from skipbench.datasets.common.coco_annotations import BoxIndex
 from skipbench.datasets.common.layouts import fact_lines, first_folder, split_found, stems
 from skipbench.datasets.common.types import Item, Labels, Listing, Source, Split

@@ -11,9 +11,10 @@ SOURCE = Saliency(
         "    DUT-OMRON-image/         im005.jpg …  (or img/)\n"
         "    pixelwiseGT-new-PNG/     im005.png …  (or gt/)"
     ),
-    parts={
+    splits={
         "test": Part(
             5_168,
+            "masks",
             official=(
                 ("DUT-OMRON-image", "pixelwiseGT-new-PNG"),
                 # unpacked into a folder with the name of each archive

@@ -16,9 +16,10 @@ SOURCE = Saliency(
         "    DUTS-TR/DUTS-TR-Image/   ILSVRC2012_test_00000004.jpg …\n"
         "    DUTS-TR/DUTS-TR-Mask/    ILSVRC2012_test_00000004.png …"
     ),
-    parts={
+    splits={
         "test": Part(
             5_019,
+            "masks",
             official=(
                 ("DUTS-TE/DUTS-TE-Image", "DUTS-TE/DUTS-TE-Mask"),
                 ("DUTS-TE-Image", "DUTS-TE-Mask"),
@@ -28,6 +29,7 @@ SOURCE = Saliency(
         ),
         "train": Part(
             10_553,
+            "masks",
             official=(
                 ("DUTS-TR/DUTS-TR-Image", "DUTS-TR/DUTS-TR-Mask"),
                 ("DUTS-TR-Image", "DUTS-TR-Mask"),

@@ -14,7 +14,7 @@ SOURCE = Saliency(
         "    images/                  0001.jpg …  (or img/)\n"
         "    ground_truth_mask/       0001.png …  (or gt/)"
     ),
-    parts={
-        "test": Part(1_000, official=(("images", "ground_truth_mask"),), named=("ecssd",)),
+    splits={
+        "test": Part(1_000, "masks", official=(("images", "ground_truth_mask"),), named=("ecssd",)),
     },
 )

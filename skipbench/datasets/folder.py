@@ -16,8 +16,8 @@ the rotated image.
 
 import csv
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -129,20 +129,25 @@ def read_classes(path: Path) -> Labels:
     if not path.exists():
         raise DataError(f"{path} is missing: masks need a list of classes, one per line")
     values: dict[int, str] = {}
-    lines = read_text(path).rstrip("\r\n ").splitlines()
-    if lines and all(re.match(r"\s*\d+[ ,:;]", line) for line in lines):
-        raise DataError(f"{path}: {lines[0]!r}: expected a TAB between a value and its class")
+    lines = read_text(path).replace("<TAB>", "\t").rstrip("\r\n ").splitlines()
+    without_tab = [line for line in lines if re.match(r"\s*\d+[ ,:;]", line)]
+    ignoring = [line for line in without_tab if re.search(r"\W(?i:ignore)\s*$", line)]
+    if ignoring or (lines and len(without_tab) == len(lines)):
+        line = (ignoring or lines)[0]
+        raise DataError(f"{path}: {line!r}: expected a TAB between a value and its class")
     given: dict[int, Colour] = {}
     for number, line in enumerate(lines):
-        value, name, shade = _columns(line, number)
-        if not (value.isdecimal() and name and _is_new(int(value), name, values)):
+        columns = line if "\t" in line else f"{number}\t{line}"
+        text, name, shade = map(str.strip, (*columns.split("\t", 2), "")[:3])
+        value = int(text) if text.isdecimal() else IGNORED + 1
+        if not name or value in values or value > IGNORED - (name.lower() != "ignore"):
             raise DataError(
-                f"{path}: line {number + 1}, {line!r}: expected a class, or value<TAB>class with a "
-                "value from 0 to 254 (255 is always ignored)"
+                f"{path}: line {number + 1}, {line!r}: expected a class, or value<TAB>class (and "
+                "<TAB>colour) with a value from 0 to 254; 255 is always ignored"
             )
-        values[int(value)] = name
+        values[value] = name
         if shade:
-            given[int(value)] = _parse_colour(shade, f"{path}: line {number + 1}")
+            given[value] = _parse_colour(shade, f"{path}: line {number + 1}")
     named = {value: name for value, name in values.items() if name.lower() != "ignore"}
     if not named:
         raise DataError(f"{path}: no classes in it")
@@ -152,34 +157,23 @@ def read_classes(path: Path) -> Labels:
     others = iter(distinct_colours(len(named) - len(shades), shades))
     return Labels(
         classes=tuple(named.values()),
-        colours=tuple(given[value] if value in given else next(others) for value in named),
+        colours=tuple(given.get(value) or next(others) for value in named),
         table={value: number for number, value in enumerate(named)},
         ignored=frozenset({IGNORED, *(values.keys() - named.keys())}),
         listed_in=path,
     )
 
 
-def _columns(line: str, number: int) -> tuple[str, str, str]:
-    """Value, name and colour; the colour may be empty."""
-    line = line if "\t" in line else f"{number}\t{line}"
-    value, name, shade = (*line.split("\t", 2), "")[:3]
-    return value.strip(), name.strip(), shade.strip()
-
-
 def _parse_colour(text: str, place: str) -> Colour:
     """ "#ff8000", "255 128 0" or "255,128,0"."""
-    if re.fullmatch(r"#[0-9a-fA-F]{6}", text):
-        return colour(text[1:])
-    parts = text.replace(",", " ").split()
-    if len(parts) != 3 or not all(part.isdecimal() and int(part) <= 255 for part in parts):
-        raise DataError(f"{place}: {text!r}: expected a colour such as #ff8000 or 255 128 0")
-    red, green, blue = map(int, parts)
+    try:
+        if text.startswith("#"):
+            return colour(text[1:])
+        red, green, blue = bytes(map(int, text.replace(",", " ").split()))
+    except ValueError:
+        what = "expected a colour such as #ff8000 or 255 128 0"
+        raise DataError(f"{place}: {text!r}: {what}") from None
     return red, green, blue
-
-
-def _is_new(value: int, name: str, values: Mapping[int, str]) -> bool:
-    highest = IGNORED if name.lower() == "ignore" else IGNORED - 1
-    return value <= highest and value not in values
 
 
 def _jsons(folder: Path) -> list[Path]:
@@ -199,8 +193,8 @@ def _box_reader(
     chosen = [p for p in jsons if p.stem.endswith(split)] if len(jsons) > 1 else jsons
     if len(chosen) != 1:
         raise UsageError(
-            f"{folder}: which of {', '.join(p.name for p in jsons)} belongs to {split}? "
-            f"Name it …{split}.json"
+            f"{folder}: which of {', '.join(p.name for p in jsons)} has the boxes of {split}? "
+            f"Its name, and no other, must end in {split}.json"
         )
     index, counts = BoxIndex(chosen[0]), Counter(file.rpartition("/")[2] for file in files.values())
     return lambda file: index.boxes(file, by_name=counts[file.rpartition("/")[2]] == 1)
@@ -209,14 +203,13 @@ def _box_reader(
 def _matched(table: Path, files: Mapping[str, str]) -> dict[str, Boxes]:
     """By the path below images/. A row gives that path or, where it is unique, the file's name,
     with or without its suffix; a row for an image that does not exist is an error."""
-    names: dict[str, list[str]] = {}
+    names = defaultdict[str, list[str]](list)
     for stem, file in files.items():
-        names.setdefault(stem, []).append(file)
-        if "/" in stem:
-            names.setdefault(stem.rpartition("/")[2], []).append(file)
+        for name in {stem, stem.rpartition("/")[2]}:
+            names[name].append(file)
     found: dict[str, Boxes] = {}
     for image, boxes in read_boxes_csv(table).items():
-        places = names.get(_stem(image), [])
+        places = names[_stem(image)]
         if len(places) != 1:
             what = f"{len(places)} images have this name" if places else "no such image"
             raise DataError(f"{table}: {image!r}: {what} in images/")
@@ -227,37 +220,28 @@ def _matched(table: Path, files: Mapping[str, str]) -> dict[str, Boxes]:
 
 
 def read_boxes_csv(path: Path) -> dict[str, Boxes]:
-    rows: dict[str, list[tuple[list[float], str]]] = {}
-    for line, row in _csv_rows(path):
-        try:
+    found = defaultdict[str, list[tuple[list[float], str]]](list)
+    table = csv.DictReader(read_text(path).splitlines())
+    try:
+        if missing := {"image", *CORNERS} - set(table.fieldnames or ()):
+            raise DataError(
+                f"{path}: its first line must be image,{','.join(CORNERS)}[,class]; "
+                f"missing: {', '.join(sorted(missing))}"
+            )
+        for row in table:
             corners = [float(row[c]) for c in CORNERS]
             if not (corners[0] < corners[2] and corners[1] < corners[3]):
                 raise ValueError("the box is empty")
-        except (TypeError, ValueError) as error:
-            raise DataError(f"{path}: line {line}: no usable box ({error})") from None
-        rows.setdefault(row["image"], []).append((corners, row.get("class") or "object"))
-    return {image: _boxes(found) for image, found in rows.items()}
+            found[row["image"]].append((corners, row.get("class") or "object"))
+    except (TypeError, ValueError, csv.Error) as error:
+        raise DataError(f"{path}: line {table.line_num}: no usable box ({error})") from None
+    return {image: _boxes(boxes) for image, boxes in found.items()}
 
 
 def _boxes(rows: list[tuple[list[float], str]]) -> Boxes:
     """Of corners and classes."""
     corners = np.array([corners for corners, _ in rows], np.float64).reshape(-1, 4)
     return Boxes(corners, tuple(name for _, name in rows), np.zeros(len(rows), bool))
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    rows = csv.DictReader(read_text(path).splitlines())
-    try:
-        missing = {"image", *CORNERS} - set(rows.fieldnames or ())
-        if missing:
-            raise DataError(
-                f"{path}: its first line must be image,{','.join(CORNERS)}[,class]; "
-                f"missing: {', '.join(sorted(missing))}"
-            )
-        for row in rows:
-            yield rows.line_num, row
-    except csv.Error as error:
-        raise DataError(f"{path}: line {rows.line_num}: unreadable CSV ({error})") from None
 
 
 SOURCE = Folder()

@@ -288,6 +288,7 @@ class DrawnItem(Item):
 
     split: str = "train"
     index: int = 0
+    has_boxes = has_segments = True
 
     def read(self, size: Size = None) -> np.ndarray:
         image = self._draw().image
@@ -301,14 +302,6 @@ class DrawnItem(Item):
 
     def mask(self) -> np.ndarray:
         return _mask(self.split, self.index).copy()
-
-    @property
-    def has_boxes(self) -> bool:
-        return True
-
-    @property
-    def has_segments(self) -> bool:
-        return True
 
     def boxes(self) -> Boxes:
         drawing = self._draw()

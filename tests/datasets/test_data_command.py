@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from PIL import Image
 
 from skipbench.datasets import open_dataset, source
 from skipbench.datasets.common.verify import SAMPLE, verify
-from skipbench.errors import ResourceError, UsageError
+from skipbench.errors import DataError, ResourceError, UsageError
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -361,6 +362,44 @@ def test_download_that_lacks_something(cli, published, tmp_path):
     shown = cli("data", "download", "voc07", "--mirror", published, "--data-root", tmp_path / "new")
     assert shown.exit_code == 4 and "lack some of its files" in shown.stderr
     assert "val: complete" in shown.stdout and "trainval: incomplete" in shown.stdout
+
+
+def test_a_mask_that_is_gone_is_downloaded_again(cli, published, server, tmp_path):
+    """By the command in the message."""
+    root = tmp_path / "new"
+    command = ("data", "download", "voc07", "--split", "val", "--mirror", published)
+    assert cli(*command, "--data-root", root).exit_code == 0
+    (root / "VOCdevkit" / "VOC2007" / "SegmentationClass" / "000006.png").unlink()
+    with pytest.raises(DataError) as error:
+        open_dataset("voc07", "val", root=root)
+    words = shlex.split(str(error.value).partition(": skipbench ")[2])
+    assert cli(*words, "--mirror", published).exit_code == 0 and len(server.seen) == 2
+    assert len(open_dataset("voc07", "val", root=root)) == 213
+
+
+def test_verify_says_how_to_download_what_is_missing(cli, tmp_path):
+    trees.voc(tmp_path / "data")
+    shown = cli("data", "verify", "voc")
+    assert shown.exit_code == 4
+    assert "skipbench data download voc --split train --split val --split trainval" in shown.stderr
+
+
+def test_images_that_are_missing_are_one_cause(tmp_path):
+    """Those that the list names, and the number that they make, are not told twice."""
+    trees.coco20k(tmp_path)
+    [report] = verify("coco20k", root=tmp_path).splits
+    assert report.images == 2 and len(report.missing) == 19_816
+    [cause] = report.causes
+    assert cause.endswith("(the same in 19,814 more)")
+
+
+def test_one_ambiguous_file_does_not_hide_the_other_splits(cli, tmp_path):
+    folder = trees.own_folder(tmp_path)
+    for name in ("instances_train.json", "captions_train.json", "instances_val.json"):
+        trees.coco_json(folder / name, [(1, "p0.jpg", (30, 44))], [])
+    shown = cli("data", "verify", f"folder:{folder}")
+    assert shown.exit_code == 4 and "must end in train.json" in shown.stdout
+    assert "val: 2 images, all checked: sound" in shown.stdout
 
 
 def test_download_of_another_file_than_the_official_one(cli, server, tmp_path):

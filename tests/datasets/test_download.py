@@ -127,20 +127,21 @@ def test_not_twice(server, tmp_path, told):
 
 
 def test_twice_if_the_files_are_gone_or_the_archive_is_another(server, tmp_path):
-    archive = published(server)
+    tree = TREE | {"set/masks/2.png": b"mask"}
+    archive = published(server, content=zipped(tree))
     download([archive], tmp_path)
-    (tmp_path / "set" / "masks" / "1.png").unlink()
+    (tmp_path / "set" / "masks" / "2.png").unlink()
     download([archive], tmp_path)
-    assert tree_of(tmp_path) == TREE and len(server.seen) == 2
+    assert tree_of(tmp_path) == tree and len(server.seen) == 2
     download([published(server, content=zipped({"set/list.txt": b"2\n"}))], tmp_path)
     assert (tmp_path / "set" / "list.txt").read_bytes() == b"2\n" and len(server.seen) == 3
 
 
-@pytest.mark.parametrize("some", [{}, {"some": None}, {"some": 3}])
-def test_a_receipt_that_says_too_little_is_none(server, tmp_path, some):
+@pytest.mark.parametrize("files", [{}, {"files": None}, {"files": 3}])
+def test_a_receipt_that_says_too_little_is_none(server, tmp_path, files):
     archive = published(server)
     (tmp_path / ".downloads").mkdir()
-    receipt = {"identity": archive.checksum, "into": ""} | some
+    receipt = {"identity": archive.checksum, "into": ""} | files
     (tmp_path / ".downloads" / "x.zip.unpacked.json").write_text(json.dumps(receipt))
     download([archive], tmp_path)
     assert tree_of(tmp_path) == TREE

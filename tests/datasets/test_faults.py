@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from PIL import Image
 
 from skipbench.datasets import open_dataset
 from skipbench.datasets.common.coco_annotations import BoxIndex
+from skipbench.datasets.common.verify import verify
 from skipbench.errors import DataError
 from skipbench.images import read_image
 
@@ -68,6 +71,14 @@ def test_skip_bad_leaves_out_up_to_so_many(voc, tmp_path, harm, caplog):
     harm(voc / "JPEGImages" / "2007_000068.jpg")
     with pytest.raises(DataError, match=r"2 images cannot be decoded, --skip-bad allows 1"):
         val(tmp_path, skip_bad=1)
+
+
+@pytest.mark.parametrize("harm", [truncate, lambda path: path.write_bytes(b"")])
+def test_skip_bad_leaves_something(voc, tmp_path, harm):
+    for path in (voc / "JPEGImages").glob("*.jpg"):
+        harm(path)
+    with pytest.raises(DataError, match="no readable images remain"):
+        val(tmp_path, skip_bad=5)
 
 
 def test_skip_bad_also_for_masks_that_do_not_decode_but_no_other_fault(voc, tmp_path):
@@ -171,6 +182,17 @@ def test_strange_label(voc, tmp_path, value):
         val(tmp_path)[1].mask()
 
 
+def test_masks_of_jpeg(tmp_path):
+    """Hundreds of values that could each be ignored: that would lead nowhere."""
+    folder = trees.own_folder(tmp_path)
+    for path in (folder / "masks").rglob("*.png"):
+        Image.fromarray(np.array(Image.open(path)) * 20).save(path.with_suffix(".jpg"), quality=40)
+        path.unlink()
+    trees.write_lines(folder / "classes.txt", ["0\tnothing", "20\tcat", "40\tdog"])
+    [report, _] = verify(f"folder:{folder}").splits
+    assert len(report.causes) == 1 and "Save masks as PNG. (the same in 1 more)" in report.causes[0]
+
+
 def test_strange_label_in_sixteen_bits(tmp_path):
     folder = trees.own_folder(tmp_path)
     mask = np.ones((30, 44), np.uint16)
@@ -213,10 +235,29 @@ def test_all_ignored(voc, tmp_path):
 
 
 def test_fewer_than_official(voc, tmp_path):
-    with pytest.raises(DataError, match=r"2 of 1,449 images.*\n.*--limit 2"):
+    with pytest.raises(DataError, match=r"2 of 1,449 images.*\n.*--limit 1449"):
         val(tmp_path, limit=None)
     data = val(tmp_path, limit=2)
     assert len(data) == 2 and data.facts().partial and data.facts().official_images == 1_449
+
+
+def test_the_command_that_downloads_the_rest_has_the_same_root(voc, tmp_path):
+    command = f"skipbench data download voc --split val --data-root {tmp_path}"
+    with pytest.raises(DataError, match=re.escape(command)):
+        val(tmp_path, limit=None)
+    (voc / "SegmentationClass" / "2007_000068.png").unlink()
+    with pytest.raises(DataError, match="1 image has no mask.*\n.*" + re.escape(command)):
+        val(tmp_path)
+    with pytest.raises(DataError, match=f"skipbench data download ade20k --data-root {tmp_path}"):
+        open_dataset("ade20k", root=tmp_path)
+
+
+def test_listed_but_not_in_the_folder(tmp_path):
+    """Nothing can be downloaded: the list is the user's."""
+    folder = trees.own_folder(tmp_path, splits=("",))
+    trees.write_lines(folder / "train.txt", ["p0", "gone"])
+    with pytest.raises(DataError, match=r"Take the missing names out of .*mine/train\.txt"):
+        open_dataset(f"folder:{folder}", "train")
 
 
 def test_listed_but_not_there(voc, tmp_path):
@@ -400,6 +441,34 @@ def test_folders_where_files_belong(tmp_path, name):
     (folder / name).mkdir()
     with pytest.raises(DataError, match=rf"cannot read .*{name}: Is a directory"):
         open_dataset(f"folder:{folder}", "val")[0].boxes()
+
+
+@pytest.mark.parametrize("line", ["11 ignore", "11: ignore", "11,Ignore"])
+def test_a_line_that_would_become_a_class(tmp_path, line):
+    folder = trees.own_folder(tmp_path)
+    trees.write_lines(folder / "classes.txt", ["nothing", "cat", "dog", line])
+    with pytest.raises(DataError, match=f"'{line}': expected a TAB"):
+        open_dataset(f"folder:{folder}", "val")
+
+
+def test_the_advice_to_ignore_a_label_works_as_printed(tmp_path):
+    folder = trees.own_folder(tmp_path)
+    trees.grey_png(folder / "masks/val/p0.png", trees.blocks((30, 44), [0, 11]))
+    with pytest.raises(DataError) as error:
+        open_dataset(f"folder:{folder}", "val")[0].mask()
+    line, file = re.search(r"add the line (\S+) to (.*)\.", str(error.value)).groups()
+    with Path(file).open("a") as classes:
+        classes.write(f"{line}\n")
+    data = open_dataset(f"folder:{folder}", "val")
+    assert data.classes == ("nothing", "cat", "dog")
+    assert set(np.unique(data[0].mask())) == {0, 255}
+
+
+def test_too_many_classes_are_counted_in_their_file(tmp_path):
+    folder = trees.own_folder(tmp_path)
+    trees.write_lines(folder / "classes.txt", range(255))
+    with pytest.raises(DataError, match=r"classes\.txt: 255 classes; at most 254"):
+        open_dataset(f"folder:{folder}", "val")
 
 
 def test_permission(voc, tmp_path):

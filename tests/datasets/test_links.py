@@ -6,7 +6,8 @@ import pytest
 import trees
 
 from skipbench.datasets import open_dataset
-from skipbench.images import find_images
+from skipbench.errors import DataError
+from skipbench.images import find_images, read_image
 
 pytestmark = pytest.mark.usefixtures("nowhere_else")
 
@@ -42,6 +43,38 @@ def test_every_command_sees_them(linked, cli, ckpt, tmp_path):
         "tokencut", "--images", linked / "images" / "train", *images[:-1], "--out", tmp_path / "o"
     )
     assert done.exit_code == 0 and len(list((tmp_path / "o").glob("*.png"))) >= train["images"]
+    done = cli("pca", linked / "images", *images, "--out", tmp_path / "p")
+    assert done.exit_code == 0, done.stderr
+    [record] = (tmp_path / "p").glob("pca-*.json")
+    assert json.loads(record.read_text())["dataset"]["images"] == everything
+
+
+def test_folders_of_a_devkit_may_be_links(tmp_path):
+    whole = open_dataset("voc", root=trees.voc(tmp_path / "whole"), limit=9)
+    devkit = trees.voc(tmp_path / "here")
+    for path in list(devkit.iterdir()):
+        path.rename(tmp_path / path.name)
+        path.symlink_to(tmp_path / path.name)
+    linked = open_dataset("voc", root=tmp_path / "here", limit=9)
+    assert len(linked) == 2 and linked.fingerprint() == whole.fingerprint()
+
+
+def test_broken_links_are_why_nothing_is_found(tmp_path):
+    folder = trees.own_folder(tmp_path)
+    devkit = trees.voc(tmp_path)
+    for place in (folder / "images", devkit / "JPEGImages"):
+        place.rename(tmp_path / place.name)
+        place.symlink_to("/mnt/unmounted")
+    broken = "is a broken link to /mnt/unmounted"
+    with pytest.raises(DataError, match=f"no images/ folder. images {broken}"):
+        open_dataset(f"folder:{folder}")
+    with pytest.raises(DataError, match=f"VOC2012 exists, but .*JPEGImages {broken}"):
+        open_dataset("voc", root=tmp_path)
+    with pytest.raises(DataError, match=r"mine/images \(a broken link to /mnt/unmounted\)"):
+        find_images([folder / "images"])
+    (tmp_path / "a.png").symlink_to("/mnt/a.png")
+    with pytest.raises(DataError, match=r"disappeared: .*a\.png \(a broken link to /mnt/a\.png\)"):
+        read_image(tmp_path / "a.png")
 
 
 def test_loops_and_broken_links_are_named(tmp_path, caplog):

@@ -523,7 +523,7 @@ def test_saliency_faults(tmp_path):
     with pytest.raises(DataError, match=r"0002\.png: a colour image \(RGB\)"):
         open_dataset("ecssd", root=tmp_path, limit=9)[1].mask()
     mask.unlink()
-    with pytest.raises(DataError, match=r"1 images have no mask; .*0002\.jpg \(.*0002\.png\)$"):
+    with pytest.raises(DataError, match=r"1 image has no mask; .*0002\.jpg \(.*0002\.png\)$"):
         open_dataset("ecssd", root=tmp_path, limit=9)
     # The first release of DUTS-TR had three masks twice, and the PNG were wrong.
     grey_jpeg(folder / "ground_truth_mask" / "0001.png", np.zeros((30, 44), np.uint8))
@@ -589,6 +589,31 @@ def test_folder_classes_with_values(tmp_path):
     (folder / "classes.txt").unlink()
     with pytest.raises(DataError, match=r"classes\.txt is missing"):
         open_dataset(f"folder:{folder}", "train")
+
+
+def test_folder_colours(tmp_path):
+    """Those given are kept; the others are far from them and from each other."""
+    from skimage.color import rgb2lab
+
+    folder = trees.own_folder(tmp_path)
+    given = [
+        "0\tsky\t#0072b2",
+        "1\tcat",
+        "2\tdog\t255, 128 0",
+        *(f"{i}\tc{i}" for i in range(3, 12)),
+    ]
+    trees.write_lines(folder / "classes.txt", [*given, "12\tignore"])
+    colours = open_dataset(f"folder:{folder}", "train").labels.colours
+    assert colours[0] == (0, 0x72, 0xB2) and colours[2] == (255, 128, 0)
+    lab = rgb2lab(np.array(colours) / 255)
+    apart = np.linalg.norm(lab[:, None] - lab, axis=-1)[np.triu_indices(len(lab), 1)]
+    assert len(lab) == 12 and apart.min() > 35
+    for wrong in ("red", "#ff80", "1 2", "1 2 3 4", "256 0 0", "-1 0 0", "#gg0000"):
+        trees.write_lines(folder / "classes.txt", ["0\tsky", f"1\tcat\t{wrong}"])
+        with pytest.raises(
+            DataError, match=f"line 2: '{wrong}': expected a colour such as #ff8000"
+        ):
+            open_dataset(f"folder:{folder}", "train")
 
 
 def test_folder_boxes_from_a_table(tmp_path):
@@ -671,8 +696,10 @@ def test_folder_boxes_from_coco_json(tmp_path):
     assert item.boxes().xyxy.tolist() == [[1, 2, 4, 6]] and item.boxes().classes == ("dog",)
     (folder / "other.json").write_text("{}")
     (folder / "another_train.json").write_text("{}")
-    with pytest.raises(UsageError, match="which of"):
+    with pytest.raises(UsageError, match=r"which of.*no other, must end in train\.json"):
         open_dataset(f"folder:{folder}", "train")
+    (folder / "another_train.json").rename(folder / "another.json")
+    assert open_dataset(f"folder:{folder}", "train")[0].boxes().classes == ("dog",)
 
 
 def test_folder_two_files_of_one_name(tmp_path):
@@ -728,6 +755,8 @@ def test_names_that_are_not_known(tmp_path):
         open_dataset("imagenet")
     with pytest.raises(UsageError, match="folder:PATH"):
         open_dataset("folder")
+    with pytest.raises(UsageError, match=f"For your own images: folder:{tmp_path}"):
+        open_dataset(str(tmp_path))
     trees.voc(tmp_path)
     with pytest.raises(UsageError, match=r"no split 'trainaug'.*Did you mean 'train_aug'"):
         open_dataset("voc", "trainaug", root=tmp_path)

@@ -50,9 +50,7 @@ class AnnotationIndex(ABC):
         self._lock = Lock()  # several threads may ask first
 
     def build(self) -> Index:
-        builder = self.builder(self.path)
-        builder.read()
-        return builder.packed()
+        return self.builder(self.path).read()
 
     def find(self, file: str, by_name: bool = True) -> tuple[Index, int]:
         """The index, and the row of an image in it.
@@ -148,7 +146,7 @@ class IndexBuilder(ABC):
         self.files.append(element["file_name"])
         self.sizes.extend((element.get("height") or 0, element.get("width") or 0))
 
-    def read(self) -> None:
+    def read(self) -> Index:
         size = self.path.stat().st_size
         for key in self.lists:
             long = key == "annotations" and size > LONG_TO_READ
@@ -157,6 +155,7 @@ class IndexBuilder(ABC):
                     self._add_checked(key, element)
         if not self.files:
             raise DataError(f"{self.path}: no images in it; is it a COCO annotation file?")
+        return self.packed()
 
     def _add_checked(self, key: str, element: Any) -> None:
         try:

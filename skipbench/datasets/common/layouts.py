@@ -156,12 +156,11 @@ LABELS = Greys(
 
 
 @dataclass(frozen=True)
-class Part:
-    """A split: how many images, and where they are."""
+class Part(Split):
+    """A split, and where its images are."""
 
-    images: int
-    official: tuple[tuple[str, str], ...]  # folders of images and of masks
-    named: tuple[str, ...]  # names of folders that contain it repacked; letters and digits only
+    official: tuple[tuple[str, str], ...] = ()  # folders of images and of masks
+    named: tuple[str, ...] = ()  # folders that contain it repacked; letters and digits only
     below: tuple[str, ...] = ()  # such folders inside the data set's folder
 
 
@@ -171,10 +170,7 @@ class Saliency(Source):
     licence: str
     places: tuple[str, ...]
     tree: str
-    parts: Mapping[str, Part]
-
-    def __post_init__(self) -> None:
-        self.splits = {name: Split(part.images, "masks") for name, part in self.parts.items()}
+    splits: Mapping[str, Part]
 
     def is_at(self, folder: Path) -> bool:
         return any(self._folders(folder, split) for split in self.splits)
@@ -197,7 +193,7 @@ class Saliency(Source):
 
     def _folders(self, folder: Path, split: str) -> tuple[Path, Path] | None:
         """Of images and of masks, if both exist."""
-        found = self._candidates(folder, self.parts[split])
+        found = self._candidates(folder, self.splits[split])
         return next((pair for pair in found if all(f.is_dir() for f in pair)), None)
 
     def _candidates(self, folder: Path, part: Part) -> Iterator[tuple[Path, Path]]:

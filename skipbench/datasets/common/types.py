@@ -4,7 +4,7 @@ pixels; both refer to the image as shown (EXIF orientation applied). Files are r
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -47,7 +47,8 @@ class Labels:
 
     def __post_init__(self) -> None:
         if len(self.classes) > UNKNOWN:
-            raise DataError(f"{len(self.classes)} classes; at most {UNKNOWN} are possible")
+            where = f"{self.listed_in}: " if self.listed_in else ""
+            raise DataError(f"{where}{len(self.classes)} classes; at most {UNKNOWN} are possible")
 
     @cached_property
     def _lookup(self) -> np.ndarray:
@@ -63,6 +64,8 @@ class Labels:
             classes = np.take(self._lookup, stored)
             if not (classes == UNKNOWN).any():
                 return classes
+        if path.suffix.lower() in (".jpg", ".jpeg"):
+            raise DataError(f"{path}: JPEG does not preserve class values. Save masks as PNG.")
         values, counts = (each.tolist() for each in np.unique(stored, return_counts=True))
         known = [0 <= v <= 255 and self._lookup[v] != UNKNOWN for v in values]
         first = known.index(False)
@@ -199,9 +202,6 @@ class Items(Sequence[Item]):
         if isinstance(index, slice):
             return [self.make(name) for name in self.names[index]]
         return self.make(self.names[index])
-
-    def __iter__(self) -> Iterator[Item]:
-        return map(self.make, self.names)
 
 
 @dataclass(frozen=True)

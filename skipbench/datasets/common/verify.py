@@ -6,18 +6,26 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from skipbench.datasets import find_folder, find_split, source
-from skipbench.datasets.common.types import Item, Kind, Labels, Listing, Split, UnknownLabelError
+from skipbench.datasets.common.types import (
+    Item,
+    Items,
+    Kind,
+    Labels,
+    Listing,
+    Split,
+    UnknownLabelError,
+)
 from skipbench.engine.parallel import cores, in_parallel
 from skipbench.engine.progress import progress
-from skipbench.errors import DataError, ResourceError, count_of, some_of
+from skipbench.errors import DataError, ResourceError, UsageError, count_of, some_of
 from skipbench.images import IGNORED
 
 SAMPLE = 64  # images of a split that are decoded, without `full`
@@ -80,7 +88,7 @@ def verify(
     for part in [find_split(name, known, split)] if split else known:
         try:
             listing = kind.listing(folder, part, labels)
-        except DataError as error:
+        except (DataError, UsageError) as error:
             problem = (str(error),)
             reports.append(SplitReport(part, 0, known[part].images, 0, problem, (), problem))
             continue
@@ -88,19 +96,24 @@ def verify(
         optional = not begun or known[part].extra
         if listing.missing and optional and not split:
             absent[part] = listing.missing
+            continue
+        chosen, of, label = _chosen(listing, full), known[part].labels, f"checking {part}"
+        if len(chosen) < processes_from:
+            checks = list(in_parallel(partial(check_image, kind=of), chosen, label))
         else:
-            where = SplitPlace(name, str(folder), part, classes, known[part].labels)
-            checks = _check_images(where, listing, _chosen(listing, full), processes_from)
-            reports.append(_report(part, known[part], listing, labels, checks))
+            check_image(chosen[0], of)  # builds an index of boxes once, not in each process
+            where = [name, str(folder), part, classes, full]
+            checks = list(_by_processes(where, len(chosen), label))
+        reports.append(_report(part, known[part], listing, labels, checks))
     place = str(folder) if kind.on_disk else "drawn by the package"
     return Report(name, place, full, tuple(reports), absent)
 
 
-def _chosen(listing: Listing, full: bool) -> list[str]:
+def _chosen(listing: Listing, full: bool) -> Items:
     """Images to decode, evenly spaced; those without a label are reported anyway."""
     labelled = [n for n in listing.names if n not in listing.without_label]
     count = len(labelled) if full else min(SAMPLE, len(labelled))
-    return [labelled[i * len(labelled) // count] for i in range(count)]
+    return Items([labelled[i * len(labelled) // count] for i in range(count)], listing.make)
 
 
 def _report(
@@ -118,7 +131,8 @@ def _report(
     damaged |= dict.fromkeys(unlabelled, "label")
     missing = {} if found else {listing.why_empty: "empty"}
     if official is not None and found != official:
-        missing[f"{found:,} images; the official split has {official:,}"] = "count"
+        cause = "" if found + len(listing.absent) == official else "count"
+        missing[f"{found:,} images; the official split has {official:,}"] = cause
     missing |= {f"image is missing: {name}": "image" for name in listing.absent}
     causes = (*_unknown_labels(checks, labels), *_once_each(damaged | missing))
     notes = tuple(_notes(split.labels, checks, labels, found))
@@ -140,7 +154,7 @@ def _unknown_labels(checks: "Sequence[ImageCheck]", labels: Labels | None) -> It
 
 
 def _once_each(causes: Mapping[str, str]) -> Iterator[str]:
-    """causes: of each message; that of unknown labels is empty."""
+    """causes: of each message; empty if another one says it."""
     by_cause: dict[str, list[str]] = {}
     for message, cause in causes.items():
         if cause:
@@ -198,36 +212,17 @@ def _found_in(item: Item, kind: Kind) -> ImageCheck:
     return ImageCheck(boxes=len(boxes.xyxy), crowds=boxes.crowds)
 
 
-@dataclass(frozen=True)
-class SplitPlace:
-    """What another process needs to find the same images."""
+def _by_processes(where: Sequence[Any], images: int, label: str) -> Iterator[ImageCheck]:
+    """Each process takes every n-th image and answers with one line for each. (Threads decode in
+    parallel, but the GIL serialises everything else.)
 
-    dataset: str
-    folder: str
-    split: str
-    classes: int | None
-    kind: Kind
-
-
-def _check_images(
-    where: SplitPlace, listing: Listing, names: Sequence[str], processes_from: int
-) -> list[ImageCheck]:
-    """In the order of the names. Many are shared between processes: threads decode in parallel, but
-    the GIL serialises everything else."""
-    label = f"checking {where.split}"
-    if len(names) < processes_from:
-        return list(in_parallel(lambda n: check_image(listing.make(n), where.kind), names, label))
-    check_image(listing.make(names[0]), where.kind)  # builds an index of boxes once, not in each
-    return list(_by_processes(where, names, label))
-
-
-def _by_processes(where: SplitPlace, names: Sequence[str], label: str) -> Iterator[ImageCheck]:
-    """Each process takes every n-th name and answers with one line for each."""
+    where: the arguments of `_serve` but the last two.
+    """
     count = cores()
-    workers = [_start(where, names[first::count]) for first in range(count)]
+    workers = [_start([*where, first, count]) for first in range(count)]
     try:
-        with progress(label, len(names)) as advance:
-            for i in range(len(names)):
+        with progress(label, images) as advance:
+            for i in range(images):
                 answer = workers[i % count].stdout.readline()  # type: ignore[union-attr]
                 if not answer:
                     raise ResourceError("a process that checks images died; see above")
@@ -239,33 +234,29 @@ def _by_processes(where: SplitPlace, names: Sequence[str], label: str) -> Iterat
             worker.wait()
 
 
-def _start(where: SplitPlace, names: Sequence[str]) -> "subprocess.Popen[str]":
+def _start(arguments: Sequence[Any]) -> "subprocess.Popen[str]":
     """A new Python process in a session of its own, so that Ctrl-C reaches only the parent."""
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "skipbench.datasets.common.verify"],
-        stdin=subprocess.PIPE,
+    return subprocess.Popen(
+        [sys.executable, "-m", "skipbench.datasets.common.verify", json.dumps(arguments)],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
         encoding="utf-8",
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,
     )
-    assert worker.stdin
-    with suppress(BrokenPipeError), worker.stdin as task:  # it died: reported with its answers
-        json.dump({"where": asdict(where), "names": list(names)}, task)
-    return worker
 
 
-def _serve() -> None:
-    """In the new process: reads the split and the names of images, writes a line for each."""
-    task = json.load(sys.stdin.buffer)
-    where = SplitPlace(**task["where"])
-    kind, folder = source(where.dataset), Path(where.folder)
-    listing = kind.listing(folder, where.split, kind.labels(folder, where.classes))
+def _serve(
+    name: str, place: str, split: str, classes: int | None, full: bool, first: int, count: int
+) -> None:
+    """In the new process: a line for each of its images."""
+    kind, folder = source(name), Path(place)
+    listing = kind.listing(folder, split, kind.labels(folder, classes))
+    of = kind.splits_at(folder)[split].labels
     try:
-        for name in task["names"]:
-            check = check_image(listing.make(name), where.kind)
-            print(json.dumps(asdict(check)), flush=True)
+        for image in _chosen(listing, full)[first::count]:
+            print(json.dumps(asdict(check_image(image, of))), flush=True)
     except BrokenPipeError:  # the reader is gone
         os._exit(0)
 
@@ -289,4 +280,4 @@ def _notes(
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(*json.loads(sys.argv[1]))

@@ -17,6 +17,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 import re
 import shutil
 import time
@@ -94,24 +95,30 @@ def _unpack(archive: Archive, path: Path, root: Path) -> None:
 
 def _is_done(archive: Archive, root: Path) -> bool:
     receipt = read_json(_receipt_path(archive, root)) or {}
-    files = receipt.get("some")
-    if not isinstance(files, list) or receipt != _receipt(archive, files):
+    files = receipt.get("files")
+    if not isinstance(files, dict) or receipt != _receipt(archive, files):
         return False
-    gone = [name for name in files if not (root / archive.into / name).exists()]
-    if gone:
-        log.info("%s was unpacked before, but %s is gone; repeating", archive.file, gone[0])
+    place = root / archive.into
+    lacking = [name for name, count in files.items() if _files_in(place / name) < count]
+    if lacking:
+        where = place / lacking[0]
+        log.info("%s was unpacked before, but %s lacks files; repeating", archive.file, where)
     else:
         log.info("%s: already downloaded and unpacked", archive.file)
-    return not gone
+    return not lacking
+
+
+def _files_in(folder: Path) -> int:
+    return sum(entry.is_file() for entry in os.scandir(folder)) if folder.is_dir() else 0
 
 
 def _receipt_path(archive: Archive, root: Path) -> Path:
     return root / ".downloads" / f"{archive.file}.unpacked.json"
 
 
-def _receipt(archive: Archive, files: list[str]) -> dict[str, Any]:
-    """files: some of those unpacked."""
-    return {"identity": archive.checksum or archive.url, "into": archive.into, "some": files}
+def _receipt(archive: Archive, files: dict[str, int]) -> dict[str, Any]:
+    """files: how many were unpacked into each folder."""
+    return {"identity": archive.checksum or archive.url, "into": archive.into, "files": files}
 
 
 def _ensure_room(todo: Sequence[Archive], root: Path, mirror: str | None) -> None:

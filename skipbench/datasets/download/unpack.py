@@ -13,11 +13,12 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import compress
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath
-from typing import IO, Self
+from typing import Self
 
 from skipbench.engine.progress import megabytes
 from skipbench.errors import DataError, ResourceError
@@ -32,24 +33,19 @@ class _Refused(Exception):  # noqa: N818
     """A member that is not unpacked; args: its name and what is wrong with it."""
 
 
-def unpack(archive: Path, into: Path) -> list[str]:
-    """Returns one file of each folder, relative to `into`, by which a later run recognises it."""
+def unpack(archive: Path, into: Path) -> dict[str, int]:
+    """Returns the number of files in each folder, by its path below `into`."""
     if not hasattr(tarfile, "data_filter"):
         raise ResourceError("this Python cannot unpack safely: use 3.11.4 or newer.")
     folder = scratch(into, archive.name)
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
     try:
         folder.mkdir(parents=True)
-        members = _zip_members if archive.suffix == ".zip" else _tar_members
-        unpacked: dict[str, str] = {}
-        with closing(members(archive, into)) as found:  # also its progress line, before an error
-            for place, content in found:
-                if not _is_junk(place):
-                    _write(content, folder, place)
-                    if content:
-                        unpacked.setdefault(str(place.parent), str(place))
+        (_unzip if archive.suffix == ".zip" else _untar)(archive, folder)
+        walk = os.walk(folder)
+        unpacked = {str(Path(f).relative_to(folder)): len(files) for f, _, files in walk if files}
         _merge(folder, into)
-        return list(unpacked.values())
+        return unpacked
     except _Refused as refused:
         name, reason = refused.args
         raise DataError(
@@ -68,34 +64,27 @@ def scratch(into: Path, archive_name: str) -> Path:
     return into / f".{archive_name}.unpacking"
 
 
-# The place and content of each member; None: a folder
-Members = Generator[tuple[PurePosixPath, IO[bytes] | None], None, None]
-
-
-def _zip_members(archive: Path, into: Path) -> Members:
+def _unzip(archive: Path, folder: Path) -> None:
     with zipfile.ZipFile(archive) as opened:
-        places = [(member, _zip_place(member)) for member in opened.infolist()]
-        total = sum(member.file_size for member in opened.infolist())
-        ensure_space(total, into, f"the content of {archive.name}")
-        done = 0
+        members = opened.infolist()
+        wanted = [_is_wanted_of_zip(member) for member in members]
+        total, done = sum(member.file_size for member in members), 0
+        ensure_space(total, folder, f"the content of {archive.name}")
         with megabytes(f"unpacking {archive.name}", total) as reach:
-            for member, place in places:
-                if member.is_dir():
-                    yield place, None
-                else:
-                    with opened.open(member) as content:
-                        yield place, content
+            for member in compress(members, wanted):
+                with _conflicts_refused(folder):
+                    opened.extract(member, folder)
                 done += member.file_size
                 reach(done)
 
 
-def _zip_place(member: zipfile.ZipInfo) -> PurePosixPath:
+def _is_wanted_of_zip(member: zipfile.ZipInfo) -> bool:
     name = member.orig_filename  # the other name ends at a NUL
     if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise _Refused(name, "is a link or a device")
     if member.flag_bits & ENCRYPTED:
         raise _Refused(name, "is encrypted")
-    return _place(name)
+    return _is_wanted(name)
 
 
 class _Member(tarfile.TarInfo):
@@ -111,7 +100,7 @@ class _Member(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from None
 
 
-def _tar_members(archive: Path, into: Path) -> Members:
+def _untar(archive: Path, folder: Path) -> None:
     with (
         archive.open("rb") as raw,
         tarfile.open(fileobj=raw, mode="r:*", tarinfo=_Member) as opened,
@@ -119,76 +108,60 @@ def _tar_members(archive: Path, into: Path) -> Members:
     ):
         if archive.suffix == ".tar":  # in a compressed one, the sizes are known at its end only
             total = sum(member.size for member in opened.getmembers())
-            ensure_space(total, into, f"the content of {archive.name}")
+            ensure_space(total, folder, f"the content of {archive.name}")
         for member in opened:
-            yield _tar_place(member, into), opened.extractfile(member)
+            if _is_wanted_of_tar(member, folder):
+                with _conflicts_refused(folder):
+                    opened.extract(member, folder, set_attrs=False, filter="fully_trusted")
             reach(raw.tell())
         while opened.fileobj and opened.fileobj.read(CHUNK):
             pass  # a compressed archive has its checksum after the last member
         reach(raw.seek(0, os.SEEK_END))
 
 
-def _tar_place(member: tarfile.TarInfo, folder: Path) -> PurePosixPath:
+def _is_wanted_of_tar(member: tarfile.TarInfo, folder: Path) -> bool:
     if not (member.isreg() or member.isdir()):
         raise _Refused(member.name, "is a link or a device")
     try:
         tarfile.data_filter(member, str(folder))
     except tarfile.FilterError as error:
         raise _Refused(member.name, f"is not safe ({error})") from None
-    return _place(member.name)
+    return _is_wanted(member.name)
 
 
-def _place(name: str) -> PurePosixPath:
-    """Where it belongs, below the destination."""
+def _is_wanted(name: str) -> bool:
+    """Not what macOS adds to archives. A place outside the destination is an error."""
     place = PurePosixPath(name)
     if place.is_absolute() or re.match(r"[A-Za-z]:", name) or ".." in place.parts:
         raise _Refused(name, "points outside the folder")
     if "\\" in name or "\0" in name:
         raise _Refused(name, "has a name with a backslash or a NUL")
-    return place
+    return not any(part == "__MACOSX" or part.startswith("._") for part in place.parts)
 
 
-def _write(content: IO[bytes] | None, folder: Path, place: PurePosixPath) -> None:
-    """As a new file or folder, so that owner and mode in the archive have no effect."""
-    path = folder / place
+@contextmanager
+def _conflicts_refused(folder: Path) -> Iterator[None]:
     try:
-        (path.parent if content else path).mkdir(parents=True, exist_ok=True)
-        file = path.open("wb") if content else None
+        yield
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        name = str(Path(error.filename).relative_to(folder))
-        raise _Refused(name, "is both a file and a folder") from None
-    if content and file:
-        with file:
-            shutil.copyfileobj(content, file, CHUNK)
-
-
-def _is_junk(place: PurePosixPath) -> bool:
-    """What macOS adds to archives."""
-    return any(part == "__MACOSX" or part.startswith("._") for part in place.parts)
+        path = Path(error.filename)
+        path = path.parent if path.parent.is_file() else path
+        raise _Refused(str(path.relative_to(folder)), "is both a file and a folder") from None
 
 
 def _merge(source: Path, destination: Path) -> None:
-    """A new folder is moved as a whole; files replace existing ones."""
-    for entry in sorted(source.iterdir()):
-        target = destination / entry.name
-        if entry.is_dir() and target.is_dir():
-            _merge(entry, target)
-        elif target.exists() and entry.is_dir() != target.is_dir():
+    """Files replace existing ones."""
+    for entry in sorted(source.rglob("*")):
+        target = destination / entry.relative_to(source)
+        if target.exists() and entry.is_dir() != target.is_dir():
             kinds = ("folder", "file") if entry.is_dir() else ("file", "folder")
             raise ResourceError(
                 "{} should be a {} but is a {}. Move it away.".format(target, *kinds)
             )
+        if entry.is_dir():
+            target.mkdir(exist_ok=True)
         else:
-            _move(entry, target)
-
-
-def _move(entry: Path, target: Path) -> None:
-    try:
-        entry.replace(target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        shutil.move(entry, target)  # the user has linked this folder to another disk
+            shutil.move(entry, target)  # the folder may be a link to another disk
 
 
 def _damaged(archive: Path, error: Exception) -> DataError:

@@ -169,7 +169,7 @@ def test_a_split_that_is_not_whole(run):
     """Fault 25."""
     trees.voc(Path("data"))
     shown = run(dataset="voc", quick=())
-    assert shown.exit_code == 4 and "--limit 5" in shown.stderr and not records()
+    assert shown.exit_code == 4 and "--limit 11540" in shown.stderr and not records()
 
 
 def crowded_folder(boxes):
