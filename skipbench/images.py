@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 from PIL import Image
 
-from skipbench.errors import DataError, UsageError, did_you_mean
+from skipbench.errors import DataError, UsageError, did_you_mean, printable
 from skipbench.records import IMAGENET, Preprocessing, Side, Size
 
 if TYPE_CHECKING:
@@ -240,7 +240,8 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
 def _bad(path: Path, what: str, remedy: str = "Replace it") -> DataError:
     return DataError(
-        f"{path}: {what}.\n{remedy}, or leave it out with --skip-bad 1 (`extract` and evaluations)."
+        f"{printable(str(path))}: {what}.\n"
+        f"{remedy}, or leave it out with --skip-bad 1 (`extract` and evaluations)."
     )
 
 
