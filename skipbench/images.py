@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 from PIL import Image
 
-from skipbench.errors import DataError, UsageError, did_you_mean
+from skipbench.errors import DataError, UsageError, did_you_mean, printable
 from skipbench.records import IMAGENET, Preprocessing, Side, Size
 
 if TYPE_CHECKING:
@@ -115,7 +115,9 @@ def _items_at(source: Path) -> list[ImageItem]:
         nearby = [p.name for p in folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
         raise DataError(f"cannot read {source}: {error.strerror}") from None
-    raise DataError(f"no such image or folder: {source}.{did_you_mean(source.name, nearby)}")
+    raise DataError(
+        f"no such image or folder: {printable(str(source))}.{did_you_mean(source.name, nearby)}"
+    )
 
 
 def walk_images(folder: Path) -> list[str]:
@@ -243,8 +245,8 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
 def _bad(path: Path, what: str) -> DataError:
     return DataError(
-        f"{path}: {what}.\nDownload it again, or leave it out with --skip-bad 1 (`extract` and "
-        "evaluations)."
+        f"{printable(str(path))}: {what}.\n"
+        "Download it again, or leave it out with --skip-bad 1 (`extract` and evaluations)."
     )
 
 
