@@ -13,15 +13,7 @@ from skipbench.errors import CheckpointError, SkipbenchError, UsageError
 from skipbench.files import cache_folder, ensure_writable
 from skipbench.records import FeatureSpec, Result
 from skipbench.settings.groups import ReadingSettings
-from skipbench.suites.plan import (
-    Cell,
-    Ledger,
-    Plan,
-    error_facts,
-    exit_code_of,
-    make_plan,
-    settings_of,
-)
+from skipbench.suites.plan import Cell, Ledger, Plan, error_facts, make_plan, settings_of
 from skipbench.suites.problems import Problems
 from skipbench.suites.read import CheckpointEntry
 
@@ -81,7 +73,7 @@ def figure_of(result: Result) -> dict[str, Any]:
 
 def exit_code(entries: "Sequence[Outcome | Forecast]") -> int:
     """That of the first failure, or 0."""
-    return next((exit_code_of(entry.error) for entry in entries if entry.error), 0)
+    return next((error_facts(one.error)["exit_code"] for one in entries if one.error), 0)
 
 
 def run(
