@@ -32,6 +32,7 @@ from skipbench.files import write_whole
         (["extract", "PICTURES", "--ckpt", "CKPT", "--cache-limit", "much"], 2, "50GB"),
         (["extract", "PICTURES", "--ckpt", "CKPT", "--cache", "CKPT/sub"], 7, "cannot write in"),
         (["cache", "clear", "abc", "--yes"], 2, "cache list"),
+        (["check", "--update", "--tolerance", "1", "--github"], 2, "out --github, --tolerance"),
     ],
 )
 def test_exit_codes(cli, skip_ckpt, pictures, arguments, code, words):
