@@ -9,6 +9,7 @@ from skipbench.errors import UsageError
 from skipbench.evaluations import Evaluation, find_evaluation
 from skipbench.pipeline import carry_out, open_run
 from skipbench.records import Result
+from skipbench.settings import Settings
 
 
 def function_of(name: str) -> Callable[..., Any]:
@@ -17,8 +18,7 @@ def function_of(name: str) -> Callable[..., Any]:
     one = (evaluation.returns_one or evaluation.writes_one) and not name.endswith("_all")
 
     def function(*args: Any, **given: Any) -> Any:
-        settings = evaluation.settings.make(_named(evaluation, args, given))
-        run = open_run(evaluation, settings)
+        run = open_run(evaluation, _settings(evaluation, *args, **given))
         if one and len(run.cells) > 1:
             raise UsageError(f"these settings give {len(run.cells)} records: use {name}_all")
         results = carry_out(run)
@@ -28,7 +28,9 @@ def function_of(name: str) -> Callable[..., Any]:
     returned = "Result" if one else "list of Result"
     function.__doc__ = f"{evaluation.summary}\n\nSettings: `skipbench {evaluation.name} --help`."
     function.__doc__ += f"\nReturns: {returned}, also written to `out`."
-    function.__signature__ = _signature(evaluation, one)  # type: ignore[attr-defined]
+    function.__signature__ = _signature(evaluation).replace(  # type: ignore[attr-defined]
+        return_annotation=Result if one else list[Result]
+    )
     return function
 
 
@@ -37,25 +39,18 @@ def find_objects(ckpt: str | Path, images: str | Path | Iterable[Any], **given: 
     from skipbench.evaluations.tokencut.pictures import find_objects
 
     several = [images] if isinstance(images, str | Path) else list(images)
-    tokencut = find_evaluation("tokencut")
-    settings = tokencut.settings.make(_named(tokencut, (ckpt,), {**given, "images": several}))
+    settings = _settings(find_evaluation("tokencut"), ckpt, images=several, **given)
     return find_objects(settings)  # type: ignore[arg-type]
 
 
-def _named(evaluation: Evaluation, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
-    names = evaluation.settings.positional
-    known = evaluation.settings.options()
-    if len(args) > len(names):
-        raise TypeError(f"{evaluation.name} takes {len(names)} positional arguments")
-    named = {**dict(zip(names, args, strict=False)), **given}
-    if "seed" in named and "seeds" in known:
-        named["seeds"] = [named.pop("seed")]
-    if unknown := set(named) - set(known):
-        raise TypeError(f"{evaluation.name} has no option {sorted(unknown)[0]!r}")
-    return named
+def _settings(evaluation: Evaluation, *args: Any, **given: Any) -> Settings:
+    """Checked; a call that does not fit the signature is a TypeError."""
+    if "seed" in given and "seeds" in evaluation.settings.options():
+        given["seeds"] = [given.pop("seed")]
+    return evaluation.settings.make(_signature(evaluation).bind_partial(*args, **given).arguments)
 
 
-def _signature(evaluation: Evaluation, one: bool) -> inspect.Signature:
+def _signature(evaluation: Evaluation) -> inspect.Signature:
     defaults = evaluation.settings.defaults()
     first = evaluation.settings.positional
     parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in first]
@@ -63,4 +58,4 @@ def _signature(evaluation: Evaluation, one: bool) -> inspect.Signature:
         if name not in first:
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters.append(inspect.Parameter(name, kind, default=defaults[name]))
-    return inspect.Signature(parameters, return_annotation=Result if one else list[Result])
+    return inspect.Signature(parameters)

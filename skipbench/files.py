@@ -119,12 +119,20 @@ def append_line(path: Path, line: str) -> None:
 
 def _write_error(path: Path, error: OSError) -> ResourceError:
     if error.errno in DISK_FULL:
-        clear = " (`skipbench cache clear`)" if cache_folder() in path.parents else ""
+        hint = " (see `skipbench cache`)" if _has_cache(path.parent) else ""
         return ResourceError(
-            f"disk full while writing {path.parent}.\nFinished work is intact: free some space"
-            f"{clear} and run the same command; it resumes."
+            f"disk full while writing {path.parent}.\nFinished work is intact: free some space "
+            f"there{hint} and run the same command; it resumes."
         )
     return ResourceError(f"cannot write {path}: {error.strerror}")
+
+
+def _has_cache(folder: Path) -> bool:
+    """Whether clearing the cache would free space on the disk of this folder."""
+    try:
+        return cache_folder().stat().st_dev == folder.stat().st_dev
+    except (OSError, RuntimeError):
+        return False
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -115,9 +115,10 @@ def _items_at(source: Path) -> list[ImageItem]:
         nearby = [p.name for p in folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
         raise DataError(f"cannot read {source}: {error.strerror}") from None
+    shown = printable(str(source))
     if link := broken_link(source):
-        raise DataError(f"no such image or folder: {source} ({link})")
-    raise DataError(f"no such image or folder: {source}.{did_you_mean(source.name, nearby)}")
+        raise DataError(f"no such image or folder: {shown} ({link})")
+    raise DataError(f"no such image or folder: {shown}.{did_you_mean(source.name, nearby)}")
 
 
 def walk_images(folder: Path) -> list[str]:

@@ -138,7 +138,8 @@ class Inspection:
         if self.choice is None:
             raise UnclearVariant(
                 f"{name}: skip or skipless? Neither the file nor its weights say:\n"
-                f"{self.verdict.reason}.\nSet --residual skip or --residual skipless."
+                f"{self.verdict.reason}.\nSet --residual skip or --residual skipless (in a suite: "
+                'residual = "skip" or residual = "skipless").'
             )
         return self.choice
 

@@ -4,6 +4,7 @@ A file `<name>_command.py` in this folder adds the commands in it; the command o
 made from its settings.
 """
 
+import atexit
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -15,7 +16,7 @@ from skipbench import __version__
 from skipbench.cli.commands import app, command
 from skipbench.console import echo, echo_json, prepare_streams
 from skipbench.engine.machine import wait_politely
-from skipbench.engine.signals import CODES, INTERRUPTED, leave
+from skipbench.engine.signals import CODES, leave
 from skipbench.evaluations import Evaluation, evaluations
 from skipbench.files import remove_partial_files
 
@@ -82,11 +83,13 @@ for name in COMMANDS:
 def main() -> None:
     prepare_streams()
     wait_politely()
+    code = 1  # of an exception
+    atexit.register(lambda: leave(code))  # the first to be registered is the last to be called
     try:
         app()
-    except KeyboardInterrupt:  # before a command has begun
-        leave(INTERRUPTED, remove_partial_files)
     except SystemExit as end:
-        if isinstance(end.code, int) and end.code in CODES.values():
-            leave(end.code, remove_partial_files)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code in CODES.values():
+            remove_partial_files()
+            leave(code)
         raise

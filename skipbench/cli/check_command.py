@@ -11,13 +11,8 @@ from skipbench.cli.commands import command
 from skipbench.console import echo, echo_json, plain_table, shown, wide_page
 from skipbench.errors import UsageError
 from skipbench.files import ensure_writable, write_whole
-from skipbench.settings import CHECK, DATA, OUTPUT, parsers, same_as, setting
-from skipbench.settings.groups import (
-    DataSettings,
-    FeatureSettings,
-    ReadingSettings,
-    ResultsSettings,
-)
+from skipbench.settings import CHECK, OUTPUT, parsers, same_as, setting
+from skipbench.settings.groups import RerunSettings, ResultsSettings
 
 if TYPE_CHECKING:
     from skipbench.results.baseline import Baseline
@@ -56,13 +51,14 @@ class CheckSettings(ResultsSettings):
         super().check()
         if self.prune and not self.update:
             raise UsageError("--prune needs --update")
-        checks = (self.tolerance, self.sigma, self.junit)
-        if self.update and (self.github or checks != (None, None, None)):
-            raise UsageError("--update writes a baseline and checks nothing: give it alone")
+        of_checks = {"tolerance", "sigma", "junit", "github"} & set(self.changed())
+        if self.update and of_checks:
+            flags = ", ".join(f"--{name}" for name in sorted(of_checks))
+            raise UsageError(f"--update writes a baseline and checks nothing: leave out {flags}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrateSettings(ResultsSettings):
+class CalibrateSettings(ResultsSettings, RerunSettings):
     baseline: Path | None = same_as(
         CheckSettings, "baseline", None, help="Baseline to write the noise to, for `check --sigma`."
     )
@@ -70,12 +66,6 @@ class CalibrateSettings(ResultsSettings):
         (1, 2, 3, 4), help="More seeds to run.", parse=parsers.integers(0), panel=CHECK,
         metavar="N,N",
     )  # fmt: skip
-    ckpt: str | None = setting(
-        None, help="Weights, if the file has moved.", parse=parsers.text, panel=DATA, metavar="PATH"
-    )
-    data_root: str | None = same_as(DataSettings, "data_root", None, panel=DATA)
-    device: str = same_as(ReadingSettings, "device", "auto")
-    cache: str | None = same_as(FeatureSettings, "cache", None)
 
 
 @command("check", CheckSettings)
@@ -158,9 +148,8 @@ def calibrate(settings: CalibrateSettings, as_json: bool) -> None:
     from skipbench.results.calibrate import calibrate as run
 
     found = run(
-        stored, settings.baseline, seeds=settings.seeds, where=settings.where, ckpt=settings.ckpt,
-        data_root=settings.data_root, device=settings.device, cache=settings.cache,
-    )  # fmt: skip
+        stored, settings.baseline, seeds=settings.seeds, where=settings.where, **settings.places()
+    )
     if as_json:
         plain = [vars(noise) | {"noise": noise.deviation, "mean": noise.mean} for noise in found]
         echo_json(plain)

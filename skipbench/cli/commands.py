@@ -139,12 +139,10 @@ def _exit_codes(verbose: bool, resumable: bool) -> Iterator[None]:
     except SkipbenchError as error:
         _complain(str(error), verbose)
         raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:
-        _complain(f"interrupted{kept}")
-        raise typer.Exit(INTERRUPTED) from None
-    except Terminated:
-        _complain(f"terminated{kept}")
-        raise typer.Exit(TERMINATED) from None
+    except (KeyboardInterrupt, Terminated) as stop:
+        terminated = isinstance(stop, Terminated)
+        _complain(f"{'terminated' if terminated else 'interrupted'}{kept}")
+        raise typer.Exit(TERMINATED if terminated else INTERRUPTED) from None
     except BrokenPipeError:
         reader_has_gone()
     except typer.Abort:  # Ctrl-C at a question

@@ -11,8 +11,8 @@ from skipbench.cli.commands import command
 from skipbench.cli.results_command import ShowSettings
 from skipbench.console import echo_json, plain_table, shown, wide_page
 from skipbench.errors import printable
-from skipbench.settings import CHECK, DATA, OUTPUT, parsers, same_as, setting
-from skipbench.settings.groups import DataSettings, FeatureSettings, ReadingSettings
+from skipbench.settings import CHECK, OUTPUT, parsers, setting
+from skipbench.settings.groups import RerunSettings
 
 if TYPE_CHECKING:
     from skipbench.results.reproduce import Reproduction
@@ -21,17 +21,11 @@ MOST_IMAGES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReproduceSettings(ShowSettings):
-    ckpt: str | None = setting(
-        None, help="Weights, if they moved.", parse=parsers.text, panel=DATA, metavar="PATH"
-    )
-    data_root: str | None = same_as(DataSettings, "data_root", None, panel=DATA)
+class ReproduceSettings(ShowSettings, RerunSettings):
     baseline: Path | None = setting(
         None, help="Baseline with the noise of this score (`skipbench calibrate`).",
         parse=parsers.path, panel=CHECK, metavar="FILE",
     )  # fmt: skip
-    device: str = same_as(ReadingSettings, "device", "auto")
-    cache: str | None = same_as(FeatureSettings, "cache", None)
     out: Path | None = setting(
         None, help="Folder for the new record.", parse=parsers.path, panel=OUTPUT, metavar="DIR",
         default_text="RESULTS/reproduced",
@@ -50,10 +44,7 @@ def reproduce(settings: ReproduceSettings, as_json: bool) -> None:
 
     from skipbench.results.reproduce import reproduce as run
 
-    found = run(
-        record, ckpt=settings.ckpt, baseline=settings.baseline, out=settings.out,
-        data_root=settings.data_root, device=settings.device, cache=settings.cache,
-    )  # fmt: skip
+    found = run(record, baseline=settings.baseline, out=settings.out, **settings.places())
     if as_json:
         echo_json(found.to_json())
     else:
@@ -68,10 +59,8 @@ def show(found: "Reproduction") -> None:
     console = wide_page()
     style = "bold red" if found.verdict == "different" else "bold green"
     console.print(f"\n{shown(found.record.result.id)}: [{style}]{found.verdict}[/{style}]")
-    table = plain_table()
-    table.add_column(found.metric)
-    for name in ("recorded", "here", "difference"):
-        table.add_column(name, justify="right")
+    numbers = ("recorded", "here", "difference")
+    table = plain_table(found.metric, *numbers, right=numbers)
     values = (f"{found.recorded:.2f}", f"{found.reproduced:.2f}", signed(found.difference, 2))
     table.add_row("", *values)
     console.print(table)

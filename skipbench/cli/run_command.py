@@ -51,10 +51,8 @@ def run(settings: RunSettings, dry_run: bool, as_json: bool) -> None:
     from skipbench.suites import carry_out, exit_code, make_plan
     from skipbench.suites.forecast import forecast
 
-    plan = make_plan(
-        settings.suite, only=settings.only, force=settings.force, out=settings.out,
-        data_root=settings.data_root, device=settings.device, cache=settings.cache,
-    )  # fmt: skip
+    given = dict(vars(settings))
+    plan = make_plan(given.pop("suite"), **given)
     found: Sequence[Outcome] | Sequence[Forecast]
     found = forecast(plan) if dry_run else carry_out(plan)
     if as_json:

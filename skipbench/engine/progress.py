@@ -37,7 +37,7 @@ def progress(label: str, total: int, unit: str = "images", done: int = 0) -> Ite
         with _animated(label, total, unit, done) as advance:
             yield advance
     else:
-        yield _Lines(label, total, unit, done).advance
+        yield _in_lines(label, total, unit, done)
 
 
 @contextmanager
@@ -140,25 +140,22 @@ def _bar() -> "Iterator[Bar]":
             sys.stderr = terminal
 
 
-class _Lines:
-    def __init__(self, label: str, total: int, unit: str, done: int) -> None:
-        self.label, self.total, self.unit = label, total, unit
-        self.done, self.fresh = done, 0
-        self.start = self.last = time.monotonic()
+def _in_lines(label: str, total: int, unit: str, done: int) -> Progress:
+    start = last = time.monotonic()
+    fresh = 0
 
-    def advance(self, n: int, note: str = "") -> None:
-        self.done += n
-        self.fresh += n
-        now = time.monotonic()
-        if self.done < self.total and now - self.last < SECONDS_BETWEEN_LINES:
+    def advance(n: int, note: str = "") -> None:
+        nonlocal done, fresh, last
+        done, fresh, now = done + n, fresh + n, time.monotonic()
+        if done < total and now - last < SECONDS_BETWEEN_LINES:
             return
-        self.last = now
-        rate = self.fresh / max(now - self.start, 1e-9)
-        left = (self.total - self.done) / max(rate, 1e-9)
-        rest = f", {clock(left)} left" if self.done < self.total else ""
+        last = now
+        rate = fresh / max(now - start, 1e-9)
+        rest = f", {clock((total - done) / max(rate, 1e-9))} left" if done < total else ""
         rest += f", {note}" if note else ""
-        done = f"{self.done:,} of {self.total:,} {self.unit}"
-        _say(f"{self.label}: {done}, {_per_second(rate)}{rest}")
+        _say(f"{label}: {done:,} of {total:,} {unit}, {_per_second(rate)}{rest}")
+
+    return advance
 
 
 def _per_second(rate: float) -> str:

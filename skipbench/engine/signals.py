@@ -19,44 +19,62 @@ from typing import NoReturn
 INTERRUPTED = 130
 TERMINATED = 143
 CODES = {int(signal.SIGINT): INTERRUPTED, int(signal.SIGTERM): TERMINATED}
-GRACE = 1.5  # seconds for a clean exit
+GRACE = 1.0  # seconds for a clean exit
+FLUSH = 0.2  # seconds for the last output: its reader may have stopped reading
+SHOW_CURSOR = "\n\x1b[?25h"  # hidden by a progress bar, which ends on no line of its own
 
 
 class Terminated(BaseException):
     """Like KeyboardInterrupt not an Exception, so that no error handler swallows it."""
 
 
-def leave(code: int, tidy: Callable[[], None]) -> NoReturn:
-    tidy()
+STOPS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+
+
+def leave(code: int) -> NoReturn:
+    """End at once, without Python's own teardown."""
+    _flush()
+    os._exit(code)
+
+
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # its reader has gone
             stream.flush()
-    os._exit(code)
 
 
 @contextmanager
 def signals_end_it(tidy: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Raise Terminated on SIGTERM, and end the process soon after either signal.
+    """Raise KeyboardInterrupt or Terminated, and end the process soon after.
 
     tidy: called just before that, in any thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    came: list[type[BaseException]] = []
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        came.append(STOPS[signal.Signals(number)])
+        raise came[-1]
+
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    handler, wakeup = signal.signal(signal.SIGTERM, _raise_terminated), signal.set_wakeup_fd(writer)
+    listened = [one for one in STOPS if signal.getsignal(one) is not signal.SIG_IGN]
+    handlers = {one: signal.signal(one, stop) for one in listened}
+    wakeup = signal.set_wakeup_fd(writer)
     threading.Thread(target=_end_in_time, args=(reader, tidy), daemon=True, name="signals").start()
     try:
         yield
+    except Exception:
+        if came:  # an import that is broken off fails with errors of its own
+            raise came[-1] from None
+        raise
     finally:
-        signal.signal(signal.SIGTERM, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         signal.set_wakeup_fd(wakeup)
         os.close(writer)  # the thread reads the end of the pipe and ends, unless it got a signal
-
-
-def _raise_terminated(signum: int, frame: FrameType | None) -> None:
-    raise Terminated
 
 
 def _end_in_time(reader: int, tidy: Callable[[], None]) -> None:
@@ -66,5 +84,15 @@ def _end_in_time(reader: int, tidy: Callable[[], None]) -> None:
     os.close(reader)
     if code is not None:
         time.sleep(GRACE)
-        sys.stderr.write("skipbench: stopped during a long step; finished work is kept\n")
-        leave(code, tidy)
+        tidy()
+        last = threading.Thread(target=_last_words, daemon=True)
+        last.start()
+        last.join(FLUSH)
+        os._exit(code)
+
+
+def _last_words() -> None:
+    if terminal := sys.__stderr__:
+        shown = SHOW_CURSOR if terminal.isatty() else ""
+        terminal.write(f"{shown}skipbench: stopped during a long step; finished work is kept\n")
+    _flush()

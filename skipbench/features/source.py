@@ -37,7 +37,7 @@ class FeatureSource:
         if self.in_memory:
             found = compute(
                 backbone, pictures, spec, batch_size=self.batch_size, workers=self.workers,
-                label=label,
+                label=label, advice="Store them on disk (without --no-cache), or use ",
             )  # fmt: skip
             found.warn_of_constant_features()
             return found
@@ -66,8 +66,9 @@ def compute(
     batch_size: int | None = None,
     workers: int = 2,
     label: str = "features",
+    advice: str = "Use ",
 ) -> MemoryFeatures:
-    """The features of these images, in memory."""
+    """The features of these images, in memory. advice: what else helps if they do not fit."""
     itemsize = DTYPES[spec.store_dtype].itemsize
     patch_bytes = itemsize * backbone.most_numbers_per_patch()
     plan = make_plan(items, spec.size, backbone.patch, patch_bytes, workers)
@@ -77,7 +78,7 @@ def compute(
     if need > MOST_OF_MEMORY * free:
         raise ResourceError(
             f"these features need {size_text(need)} of memory; {size_text(free)} are free.\n"
-            "Store them on disk (without --no-cache), or use fewer --layers or a smaller --size."
+            f"{advice}fewer --layers or a smaller --size."
         )
     values = {column: [np.empty(0)] * len(items) for column in spec.columns}
     degenerate: dict[str, list[int]] = {column: [] for column in spec.columns}

@@ -17,6 +17,7 @@ from skipbench.settings import (
     WHAT,
     Settings,
     parsers,
+    same_as,
     setting,
 )
 
@@ -278,6 +279,21 @@ class ResultsSettings(Settings):
         "either value.", parse=parsers.texts, panel=RECORDS, metavar="FACT=VALUE", several=True,
     )  # fmt: skip
     strict: bool = setting(False, help="Fail on damaged or newer records (exit 4).", panel=OUTPUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerunSettings(Settings):
+    """Where to run a record again, and where its weights and images are now."""
+
+    ckpt: str | None = setting(
+        None, help="Weights, if the file has moved.", parse=parsers.text, panel=DATA, metavar="PATH"
+    )
+    data_root: str | None = same_as(DataSettings, "data_root", None, panel=DATA)
+    device: str = same_as(ReadingSettings, "device", "auto")
+    cache: str | None = same_as(FeatureSettings, "cache", None)
+
+    def places(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in RerunSettings.options()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,22 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from skipbench.engine.progress import overall
 from skipbench.errors import CheckpointError, SkipbenchError, UsageError
 from skipbench.files import cache_folder, ensure_writable
 from skipbench.records import FeatureSpec, Result
 from skipbench.settings.groups import ReadingSettings
-from skipbench.suites.plan import (
-    Cell,
-    Ledger,
-    Plan,
-    error_facts,
-    exit_code_of,
-    make_plan,
-    settings_of,
-)
+from skipbench.suites.plan import Cell, Ledger, Plan, error_facts, make_plan, settings_of
 from skipbench.suites.problems import Problems
 from skipbench.suites.read import CheckpointEntry
 
@@ -31,6 +23,8 @@ if TYPE_CHECKING:
     from skipbench.suites.forecast import Forecast
 
 log = logging.getLogger("skipbench")
+
+Owner = TypeVar("Owner")
 
 
 @dataclass(frozen=True)
@@ -79,7 +73,7 @@ def figure_of(result: Result) -> dict[str, Any]:
 
 def exit_code(entries: "Sequence[Outcome | Forecast]") -> int:
     """That of the first failure, or 0."""
-    return next((exit_code_of(entry.error) for entry in entries if entry.error), 0)
+    return next((error_facts(one.error)["exit_code"] for one in entries if one.error), 0)
 
 
 def run(
@@ -182,14 +176,12 @@ class Execution:
     def _share_features(self, runs: "dict[Cell, Run]") -> None:
         """Features of which several evaluations need different blocks or tensors, in one pass."""
         needs = [(need, cell) for cell, run in runs.items() for need in run.needs()]
-        cell_of = {id(need): cell for need, cell in needs}
-        for group, spec in passes([need for need, _ in needs]) if len(runs) > 1 else []:
-            cells = [cell_of[id(need)] for need in group]
-            if all(set(need.spec.columns) == set(spec.columns) for need in group):
+        for group, spec in passes(needs) if len(runs) > 1 else []:
+            first, cells = group[0][0], [cell for _, cell in group]
+            if all(set(need.spec.columns) == set(spec.columns) for need, _ in group):
                 continue  # the first evaluation computes what all of them need
             if not any(cell in self.outcomes for cell in cells):
                 with self.failing(cells, f"{cells[0].checkpoint.name} on {cells[0].data_name}"):
-                    first = group[0]
                     first.check()
                     label = f"features of {first.what} for {len(group)} evaluations"
                     first.source.features(first.backbone, first.pictures, spec, label).close()
@@ -228,24 +220,22 @@ class Execution:
             self.outcomes[cell] = Outcome(cell, "failed", error=error)
 
 
-def passes(needs: "Sequence[Need]") -> "list[tuple[list[Need], FeatureSpec]]":
-    """Needs of one model on the same images at the same size, with a spec that covers them all."""
+def passes(
+    needs: "Iterable[tuple[Need, Owner]]",
+) -> "Iterator[tuple[list[tuple[Need, Owner]], FeatureSpec]]":
+    """Needs of one model on the same images at the same size, each with whose it is; and a spec of
+    every tensor of every block that one of them takes."""
     from skipbench.features.store import describe, key_of
 
-    groups: dict[str, list[Need]] = {}
-    for need in needs:
+    groups: dict[str, list[tuple[Need, Owner]]] = {}
+    for need, owner in needs:
         key = key_of(describe(need.backbone, need.pictures, need.spec))
-        groups.setdefault(key, []).append(need)
-    return [(group, _for_all([need.spec for need in group])) for group in groups.values()]
-
-
-def _for_all(specs: Sequence[FeatureSpec]) -> FeatureSpec:
-    """Every tensor of every block that one of them takes."""
-    return replace(
-        specs[0],
-        blocks=tuple(sorted({block for spec in specs for block in spec.blocks})),
-        tensors=tuple(dict.fromkeys(tensor for spec in specs for tensor in spec.tensors)),
-    )
+        groups.setdefault(key, []).append((need, owner))
+    for group in groups.values():
+        specs = [need.spec for need, _ in group]
+        blocks = sorted({block for spec in specs for block in spec.blocks})
+        tensors = dict.fromkeys(tensor for spec in specs for tensor in spec.tensors)
+        yield group, replace(specs[0], blocks=tuple(blocks), tensors=tuple(tensors))
 
 
 # -- checkpoints

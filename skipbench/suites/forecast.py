@@ -93,22 +93,28 @@ class _DryRun(Execution):
             missing = trial.run.missing()
             took = trial.run.estimate(missing)
             columns = max((len(need.spec.columns) for need in trial.needs), default=1)
-            known = _Rates(took, len(missing), columns, took.images > images)
-            self.measured[key] = known
+            computed = max(took.images, 1)
+            known = self.measured[key] = _Rates(
+                took,
+                record=(took.training_seconds + took.scoring_seconds) / len(missing),
+                image=took.features_seconds / computed,
+                column=took.disk_bytes / computed / columns,
+                alone=took.images > images,
+            )
         return known
 
     def _add_passes(self, trials: "list[_Trial]") -> None:
         """Each pass counts towards the first cell that still needs images of it."""
-        trial_of = {
-            id(need): trial
+        needs = [
+            (need, trial)
             for trial in trials
             for need, images in zip(trial.needs, trial.images, strict=True)
             if images and not self._rates(trial).alone
-        }
-        for group, spec in passes([n for t in trials for n in t.needs if id(n) in trial_of]):
-            trial = trial_of[id(group[0])]
+        ]
+        for group, spec in passes(needs):
+            need, trial = group[0]
             rates, before = self._rates(trial), self.outcomes[trial.cell]
-            images = _missing_images(replace(group[0], spec=spec))
+            images = _missing_images(replace(need, spec=spec))
             self.outcomes[trial.cell] = replace(
                 before,
                 images=before.images + images,
@@ -132,24 +138,10 @@ class _Rates:
     """Unit costs, from a trial of one cell."""
 
     took: "Estimate"
-    records: int
-    columns: int
+    record: float  # seconds of training and scoring
+    image: float  # seconds of the forward pass
+    column: float  # bytes of one tensor of one block of an image
     alone: bool  # it needs images that it cannot share: crops, windows
-
-    @property
-    def record(self) -> float:
-        """Seconds of training and scoring."""
-        return (self.took.training_seconds + self.took.scoring_seconds) / self.records
-
-    @property
-    def image(self) -> float:
-        """Seconds of the forward pass."""
-        return self.took.features_seconds / max(self.took.images, 1)
-
-    @property
-    def column(self) -> float:
-        """Bytes of one tensor of one block of an image."""
-        return self.took.disk_bytes / max(self.took.images, 1) / self.columns
 
 
 def _missing_images(need: "Need") -> int:

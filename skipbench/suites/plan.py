@@ -239,13 +239,8 @@ class Ledger:
         self._failure(cell).unlink(missing_ok=True)
 
     def note_failure(self, cell: Cell, error: Exception) -> None:
-        content: dict[str, Any] = {
-            **cell.facts(),
-            "error": type(error).__name__,
-            "message": str(error),
-            "exit_code": exit_code_of(error),
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
+        facts, now = error_facts(error), datetime.now(UTC).isoformat(timespec="seconds")
+        content = {**cell.facts(), "error": facts.pop("type"), **facts, "time": now}
         if not isinstance(error, SkipbenchError):
             content["traceback"] = "".join(traceback.format_exception(error))
         path = self._failure(cell)
@@ -258,12 +253,8 @@ class Ledger:
 
 
 def error_facts(error: Exception) -> dict[str, Any]:
-    kind, code = type(error).__name__, exit_code_of(error)
-    return {"type": kind, "message": str(error), "exit_code": code}
-
-
-def exit_code_of(error: Exception) -> int:
-    return error.exit_code if isinstance(error, SkipbenchError) else 1
+    code = error.exit_code if isinstance(error, SkipbenchError) else 1
+    return {"type": type(error).__name__, "message": str(error), "exit_code": code}
 
 
 def _file_states(path: str) -> list[Any] | None:

@@ -104,7 +104,7 @@ def test_unclear_asks_for_the_flag(made):
     found = Inspection(vit_model(made["skip"]), unclear, None, torch.device("cpu"))
     with pytest.raises(UnclearVariant, match="--residual skip") as caught:
         found.backbone()
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_code == 2 and 'residual = "skip"' in str(caught.value)
     assert choose_variant(facts, "skipless", unclear).warning is None
 
 

@@ -1,10 +1,14 @@
 """Every mistake ends with its exit code and a short message, as early as it can be found."""
 
+import errno
 import re
 
 import pytest
 import torch
 from processes import imported_by
+
+from skipbench.errors import ResourceError
+from skipbench.files import write_whole
 
 
 @pytest.mark.parametrize(
@@ -28,6 +32,7 @@ from processes import imported_by
         (["extract", "PICTURES", "--ckpt", "CKPT", "--cache-limit", "much"], 2, "50GB"),
         (["extract", "PICTURES", "--ckpt", "CKPT", "--cache", "CKPT/sub"], 7, "cannot write in"),
         (["cache", "clear", "abc", "--yes"], 2, "cache list"),
+        (["check", "--update", "--tolerance", "1", "--github"], 2, "out --github, --tolerance"),
     ],
 )
 def test_exit_codes(cli, skip_ckpt, pictures, arguments, code, words):
@@ -62,6 +67,34 @@ def test_a_bug_of_ours(cli, skip_ckpt, monkeypatch):
     assert done.exit_code == 1 and "a bug in skipbench: ZeroDivisionError: oh" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Traceback" in cli("inspect", "--ckpt", skip_ckpt, "--verbose").stderr
+
+
+# -- advice that would help
+
+
+@pytest.mark.parametrize(("cache", "named"), [("cache", True), ("nowhere", False)])
+def test_a_full_disk_names_the_cache_only_if_it_is_there(cli, tmp_path, monkeypatch, cache, named):
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv("SKIPBENCH_CACHE", str(tmp_path / cache))
+
+    def full(*path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.replace", full)
+    with pytest.raises(ResourceError, match="disk full") as caught:
+        write_whole(tmp_path / "record.json", b"{}")
+    assert ("skipbench cache" in str(caught.value)) == named
+
+
+@pytest.mark.parametrize(("flag", "named"), [("--no-cache", True), ("--dry-run", False)])
+def test_no_cache_is_blamed_only_if_it_was_given(
+    cli, skip_ckpt, tmp_path, monkeypatch, flag, named
+):
+    monkeypatch.setattr("skipbench.features.source.available_bytes", lambda: 1000)
+    places = ("--ckpt", skip_ckpt, "--dataset", "shapes", "--limit", "3", "--out", tmp_path)
+    done = cli("knn", *places, "--residual", "skip", "--size", "64", flag)
+    assert done.exit_code == 7 and "1 kB are free" in done.stderr, done.output
+    assert ("--no-cache" in done.stderr) == named
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Signals, closed pipes, colour: the command as a terminal, a log and a job system meet it."""
 
+import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -9,7 +11,9 @@ import time
 
 import pytest
 from conftest import clean_environment, command
-from processes import Forked, forked_in_terminal
+from processes import Forked, forked_in_terminal, in_terminal
+
+ESCAPE = "\x1b"
 
 
 @pytest.mark.parametrize("arguments", [["inspect", "--ckpt", "CKPT"], ["env"], ["cache", "list"]])
@@ -69,7 +73,87 @@ def test_signals_end_even_a_step_that_takes_longer(number, code):
     assert child.returncode == code and "finished work is kept" in err
 
 
-ESCAPE = "\x1b"
+def test_ctrl_c_while_it_is_being_loaded(tmp_path):
+    script = (
+        "import os, signal, sys\n"
+        "def watch(event, values):\n    if event == 'import' and values[0] == 'typer':\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.addaudithook(watch)\nfrom skipbench.__main__ import main\nmain()"
+    )
+    done = run_script(script, tmp_path, "env")
+    assert done.returncode == -signal.SIGINT and done.stdout == done.stderr == ""
+
+
+@SIGNALS
+def test_signals_end_it_where_nobody_reads_its_output(number, code):
+    script = (
+        "import hashlib, os\nfrom skipbench.engine.signals import signals_end_it\n"
+        "with signals_end_it():\n    print('the rest')  # stays in the buffer: the pipe is full\n"
+        "    os.set_blocking(1, False)\n"
+        "    try:\n        while True:\n            os.write(1, b'x' * 10**5)\n"
+        "    except BlockingIOError:\n        os.set_blocking(1, True)\n"
+        "    hashlib.pbkdf2_hmac('sha256', b'x', b'y', 2 * 10**9)"
+    )
+    reader, writer = os.pipe()
+    buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=writer, env=buffered)
+    while not select.select([reader], [], [], 0.1)[0]:
+        assert child.poll() is None
+    time.sleep(0.3)
+    child.send_signal(number)
+    assert child.wait(30) == code
+    os.close(reader)
+    os.close(writer)
+
+
+@SIGNALS
+def test_what_a_signal_breaks_off_is_no_error_of_ours(number, code, tmp_path):
+    """An interrupted import of compiled code fails with errors of its own."""
+    script = (
+        "import os, signal, skipbench.pipeline\nfrom skipbench.cli import main\n"
+        "def inspect(*args, **more):\n"
+        f"    try:\n        os.kill(os.getpid(), {int(number)})\n"
+        "    except BaseException:\n        raise ImportError('numpy failed to import')\n"
+        "skipbench.pipeline.inspect = inspect\nmain()"
+    )
+    (tmp_path / "x.pth").touch()
+    done = run_script(script, tmp_path, "inspect", "--ckpt", "x.pth")
+    assert done.returncode == code and "finished work is kept" in done.stderr
+    assert "bug" not in done.stderr
+
+
+def test_the_cursor_comes_back_when_it_is_ended_in_a_long_step(tmp_path):
+    script = (
+        "import hashlib, os, signal, threading\nfrom skipbench.engine.progress import progress\n"
+        "from skipbench.engine.signals import signals_end_it\n"
+        "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
+        "with signals_end_it(), progress('work', 2):\n"
+        "    hashlib.pbkdf2_hmac('sha256', b'x', b'y', 2 * 10**9)"
+    )
+    shown = in_terminal([sys.executable, "-c", script], {"TERM": "xterm-256color"})
+    assert shown.rindex(f"{ESCAPE}[?25h") > shown.rindex(f"{ESCAPE}[?25l"), shown
+    assert "finished work is kept" in shown
+
+
+def test_the_end_does_not_wait_for_the_teardown_of_python(tmp_path):
+    """Which takes seconds on a busy machine, in which signals have no effect."""
+    script = (
+        "import atexit, builtins\nfrom skipbench.cli import main\n"
+        "class Heavy:\n    def __del__(self):\n        print('torn down', flush=True)\n"
+        "builtins.heavy = Heavy()\n"
+        "try:\n    main()\nfinally:\n    atexit.register(print, 'other handlers are called')"
+    )
+    for words, code in ((["--version"], 0), (["env", "--nope"], 2)):
+        done = run_script(script, tmp_path, *words)
+        assert done.returncode == code
+        assert "other handlers are called" in done.stdout and "torn down" not in done.stdout
+
+
+def run_script(script, folder, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True, text=True, timeout=60, cwd=folder, env=clean_environment(folder),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--nope"], ["cache", "list"]])
