@@ -34,6 +34,7 @@ from skipbench.results.tables.render import brackets
 from skipbench.results.words import dataset_name, in_order, short
 
 MOST_BY_PROTOCOL = 6  # tables of one layout; beyond, `plain` shows them better
+MANY_ROWS = 30  # more are folded away
 COPIES = (("latex", "LaTeX"), ("csv", "CSV"), ("md", "Markdown"))
 
 # Characters that do not show, or that change the direction of what follows; half of a pair.
@@ -150,7 +151,8 @@ def _parts(given: Sequence[Stored], left_out: Sequence[str]) -> dict[str, Any]:
 def _about(scores: Sequence[Score]) -> list[tuple[str, str]]:
     """The head of the page."""
     results = [score.result for score in scores]
-    kinds = Counter(score.title for score in scores)
+    by_kind = sorted(scores, key=lambda s: in_order(s.facts, ("evaluation", "method")))
+    kinds = Counter(score.title for score in by_kind)
     places = sorted((s.facts for s in scores), key=lambda f: in_order(f, ("dataset", "split")))
     data = dict.fromkeys(f"{dataset_name(f['dataset'])} ({f['split']})" for f in places)
     models = {(r.checkpoint["sha256"], r.checkpoint["residual"]) for r in results}
@@ -158,7 +160,7 @@ def _about(scores: Sequence[Score]) -> list[tuple[str, str]]:
     days = sorted(str(r.timing["finished"])[:10] for r in results if r.timing.get("finished"))
     made_by = sorted({str(r.environment.get("skipbench", "an unknown version")) for r in results})
     return [
-        ("Records", ", ".join(f"{count:,} of {kind}" for kind, count in kinds.items())),
+        ("Records", ", ".join(f"{kind} ({count:,})" for kind, count in kinds.items())),
         ("Data sets", _some(data)),
         ("Checkpoints", ", ".join(f"{count} {word}" for word, count in sorted(variants.items()))),
         ("Dates", " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not recorded"),
@@ -212,14 +214,15 @@ def _is_in_paper(facts: Mapping[str, Any], layout: Layout) -> bool:
 def _shown(made: Table, anchor: str, name: str) -> dict[str, Any]:
     ci = any(entry.interval or entry.spread is not None for entry in made.entries)
     made = replace(made, ci=ci)
+    copies = [(f"{anchor}-{kind}", title, made.text(kind, fragment=True)) for kind, title in COPIES]
+    if made.layout == "plain":  # all its columns are measures
+        made = replace(made, columns=tuple(path[-1:] for path in made.columns))
     return {
         "anchor": anchor,
         "name": name,
         "table": made,
         "groups": made.spans,
         "notes": brackets(made),
-        "copies": [
-            (f"{anchor}-{format}", title, made.text(format, fragment=True))
-            for format, title in COPIES
-        ],
+        "copies": copies,
+        "folded": len(made.rows) > MANY_ROWS,
     }

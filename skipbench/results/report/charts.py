@@ -142,10 +142,11 @@ def clip(text: object, most: int) -> str:
 
 
 def breakable(text: object) -> "Markup":
-    """A long name may break after a separator, and nowhere else."""
+    """A long name may break after a separator or before ".safetensors", and nowhere else."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"([^\w\s&;#<>.]|_)(?=\w)", r"\1<wbr>", str(escape(short(text)))))
+    places = r"(?<=[^\w\s&;#<>.])(?=\w)|(?<=_)(?=\w)|(?=\.[a-z]{6,}$)"
+    return Markup(re.sub(places, "<wbr>", str(escape(short(text)))))
 
 
 def line_chart(lines: Sequence[Line], x: Axis, y: Axis, alt: str) -> "Markup":

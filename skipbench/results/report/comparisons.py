@@ -81,7 +81,7 @@ class Difference:
 
     @property
     def p(self) -> str:
-        return p_text(self.p_value)
+        return p_text(self.p_value).replace(" ", "\u00a0")  # one line
 
     @property
     def is_significant(self) -> bool:
@@ -278,11 +278,13 @@ def score_table(found: Sequence[Comparison]) -> Table | None:
     ordered = sorted(rows, key=lambda key: (looks[key].number, key))
     facts = {key: next(iter(rows[key].values())).facts for key in ordered}
     told = [n for n in ("depth", "epoch", "optimizer") if differing(list(facts.values()), [n])]
+    data = list(dict.fromkeys(map(_data, shown)))
     columns = tuple(
-        (f"{one.first.first.title}, {one.first.first.metric_name}", _column(one)) for one in shown
+        (f"{one.first.first.title}, {one.first.first.metric_name}", _column(one, len(data) > 1))
+        for one in shown
     )
     made = Table(
-        "scores", "", ("checkpoint", "residual", *told), columns,
+        "scores", data[0] if len(data) == 1 else "", ("checkpoint", "residual", *told), columns,
         tuple(
             Row(
                 (*key, *(label(name, facts[key][name]) for name in told)),
@@ -295,8 +297,12 @@ def score_table(found: Sequence[Comparison]) -> Table | None:
     return marked(made, groups)
 
 
-def _column(one: Comparison) -> str:
-    data = f"{dataset_name(one.facts['dataset'])} {one.facts['split']}"
+def _data(one: Comparison) -> str:
+    return f"{dataset_name(one.facts['dataset'])}, {one.facts['split']}"
+
+
+def _column(one: Comparison, with_data: bool) -> str:
+    data = _data(one) if with_data else ""
     return ", ".join(filter(None, (data, features_name(one.facts["features"]), one.how)))
 
 
@@ -324,7 +330,7 @@ def by_class(found: Sequence[Comparison]) -> list[dict[str, Any]]:
                 "peers": peers,
                 "rows": rows,
                 "axis": strip_axis([0.0, *known]),
-                "folded": len(rows) > MANY_CLASSES or len(made) >= MANY_PARTS,
+                "folded": len(rows) > MANY_CLASSES or len(made) >= MANY_PARTS or one.of_one_block,
             }
         )
     return made

@@ -127,7 +127,8 @@ def picture_groups(
 
 def _which_images(group: Sequence[Tiles]) -> str:
     """If a split was evaluated on several lists of images, or with other labels."""
-    kinds = dict.fromkeys(tiles.score.title for tiles in group)
+    ordered = sorted(group, key=lambda tiles: pairs_together(tiles.score))
+    kinds = dict.fromkeys(tiles.score.title for tiles in ordered)
     return f" ({', '.join(kinds)}, {group[0].score.result.dataset['images']:,} images)"
 
 
