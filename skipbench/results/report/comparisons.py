@@ -4,7 +4,7 @@ the paired differences of every two, and their classes."""
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from statistics import fmean
@@ -64,11 +64,6 @@ class Difference:
     value: float
     interval: tuple[float, float]
     p_value: float  # corrected for the number of comparisons
-
-    @property
-    def other_way(self) -> "Difference":
-        low, high = self.interval
-        return replace(self, value=-self.value, interval=(-high, -low))
 
     @property
     def shown(self) -> str:
@@ -135,7 +130,10 @@ class Comparison:
             found = paired_differences([peer.entry for peer in self.peers])
         except (SkipbenchError, *MISSHAPEN):
             return {}
-        return found | {(b, a): one.other_way for (a, b), one in found.items()}
+        for (a, b), one in list(found.items()):
+            low, high = one.interval
+            found[b, a] = Difference(-one.value, (-high, -low), one.p_value)
+        return found
 
     @property
     def two(self) -> tuple[int, int] | None:
@@ -154,7 +152,7 @@ class Comparison:
         over = f"paired over {self.images:,} images"
         if self.two:
             one = self.differences[self.two]
-            words = f"{self._minus}: {one.shown} {one.ends}, {one.p}, {over}."
+            words = f"{' − '.join(self._names)}: {one.shown} {one.ends}, {one.p}, {over}."
         else:
             words = (
                 f"Row − column [95 % interval], {over}; p-values are corrected for "
@@ -174,10 +172,6 @@ class Comparison:
         if {upper.variant, lower.variant} == set(VARIANTS):
             return upper.variant, lower.variant
         return short(upper.name), short(lower.name)
-
-    @property
-    def _minus(self) -> str:
-        return " − ".join(self._names)
 
     @property
     def _above(self) -> str:
@@ -235,7 +229,7 @@ def _peers(group: Sequence[Entry], looks: Mapping[Model, Look]) -> list[Peer]:
 
 def paired_differences(found: Sequence[Entry]) -> dict[tuple[int, int], Difference]:
     """(a, b) → a − b, for a before b; all on the same resamples of the images."""
-    counted = {i: counts for i, entry in enumerate(found) if (counts := _counts(entry))}
+    counted = {i: counts for i, entry in enumerate(found) if (counts := counts_of(entry))}
     if len(counted) < 2:
         return {}
     pairs = list(combinations(counted, 2))
@@ -253,7 +247,8 @@ def paired_differences(found: Sequence[Entry]) -> dict[tuple[int, int], Differen
     }
 
 
-def _counts(entry: Entry) -> ModelCounts | None:
+def counts_of(entry: Entry) -> ModelCounts | None:
+    """None without counts by image, or if they do not fit the record."""
     try:
         return ModelCounts(entry.first.result, [one.counts() for one in entry.stored])
     except (SkipbenchError, *MISSHAPEN):
