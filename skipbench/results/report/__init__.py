@@ -98,12 +98,7 @@ def page(records: Sequence[Stored], title: str, left_out: Sequence[str] = ()) ->
     """left_out: what could not be read, one line each."""
     template = environment().get_template("page.html")
     text = template.render(_parts(records, left_out), title=title, **_style_and_script())
-    return UNSEEN.sub(lambda found: _written_out(found.group()), text)
-
-
-def _written_out(sign: str) -> str:
-    code = ord(sign)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    return UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
 def _style_and_script() -> dict[str, Any]:

@@ -12,14 +12,14 @@ from typing import Any
 
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.intervals import RESAMPLES, holm, interval, resample_weights
+from skipbench.record_store import is_number
 from skipbench.results.entries import Entry, differing, differing_words, grouped
 from skipbench.results.paired import ModelCounts, p_of_difference, paired
-from skipbench.results.report.charts import Axis, number, strip_axis
+from skipbench.results.report.charts import Axis, strip_axis
 from skipbench.results.report.models import Look, Model, model_of
 from skipbench.results.scores import CHOSEN
 from skipbench.results.tables.structure import Row, Table, TableCell, label, marked
 from skipbench.results.words import (
-    DASH,
     VARIANTS,
     dataset_name,
     features_name,
@@ -37,6 +37,7 @@ MANY_CLASSES, MANY_PARTS = 30, 6  # more are folded away
 SIGNIFICANT = 0.05
 RESAMPLES_EACH = 200  # for each difference: corrected p-values can go down to 0.01
 MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+Ends = tuple[float, float]
 SAME = ("evaluation", "method", "dataset", "split", "features")  # in one comparison
 
 
@@ -62,7 +63,7 @@ class Peer:
 @dataclass(frozen=True)
 class Difference:
     value: float
-    interval: tuple[float, float]
+    interval: Ends
     p_value: float  # corrected for the number of comparisons
 
     @property
@@ -71,8 +72,7 @@ class Difference:
 
     @property
     def ends(self) -> str:
-        low, high = map(signed, self.interval)
-        return f"[{low}, {high}]"
+        return _signed_ends(self.interval)
 
     @property
     def p(self) -> str:
@@ -81,6 +81,10 @@ class Difference:
     @property
     def is_significant(self) -> bool:
         return self.p_value < SIGNIFICANT
+
+
+def _signed_ends(ends: Ends) -> str:
+    return f"[{signed(ends[0])}, {signed(ends[1])}]"
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,6 @@ class Comparison:
         return str(self.facts["features"]).startswith("block ")
 
     @property
-    def images(self) -> int:
-        return len(self.first.first.result.dataset["names"])
-
-    @property
     def axis(self) -> Axis:
         entries = [peer.entry for peer in self.peers]
         return strip_axis([v for e in entries for v in (e.value, *(e.interval or ()))])
@@ -149,7 +149,7 @@ class Comparison:
             if self.two:
                 return f"{self._above}; {_intervals([peer.entry for peer in self.peers])}."
             return "Not tested: that takes the counts by image (.npz) of all records."
-        over = f"paired over {self.images:,} images"
+        over = f"paired over {len(self.first.first.result.dataset['names']):,} images"
         if self.two:
             one = self.differences[self.two]
             words = f"{' − '.join(self._names)}: {one.shown} {one.ends}, {one.p}, {over}."
@@ -261,18 +261,15 @@ def counts_of(entry: Entry) -> ModelCounts | None:
 def score_table(found: Sequence[Comparison]) -> Table | None:
     """A column for each evaluation, data set and protocol, but for those of single blocks."""
     shown = [one for one in found if not one.of_one_block] or list(found)
-    rows: dict[Model, dict[int, Entry]] = {}
-    looks: dict[Model, Look] = {}
+    if not shown:
+        return None
+    rows: dict[Model, dict[int, Peer]] = {}
     for column, one in enumerate(shown):
         for peer in one.scored:
-            key = peer.name, peer.variant
-            rows.setdefault(key, {})[column] = peer.entry
-            looks[key] = peer.look
-    if not rows:
-        return None
-    ordered = sorted(rows, key=lambda key: (looks[key].number, key))
-    facts = {key: next(iter(rows[key].values())).facts for key in ordered}
-    told = [n for n in ("depth", "epoch", "optimizer") if differing(list(facts.values()), [n])]
+            rows.setdefault((peer.name, peer.variant), {})[column] = peer
+    first = {key: next(iter(peers.values())) for key, peers in rows.items()}
+    ordered = sorted(rows, key=lambda key: (first[key].look.number, key))
+    told = differing([one.entry.facts for one in first.values()], ("depth", "epoch", "optimizer"))
     data = list(dict.fromkeys(map(_data, shown)))
     columns = tuple(
         (f"{one.first.first.title}, {one.first.first.metric_name}", _column(one, len(data) > 1))
@@ -282,8 +279,11 @@ def score_table(found: Sequence[Comparison]) -> Table | None:
         "scores", data[0] if len(data) == 1 else "", ("checkpoint", "residual", *told), columns,
         tuple(
             Row(
-                (*key, *(label(name, facts[key][name]) for name in told)),
-                tuple(TableCell(rows[key].get(column)) for column in range(len(columns))),
+                (*key, *(label(name, first[key].entry.facts[name]) for name in told)),
+                tuple(
+                    TableCell(rows[key][column].entry if column in rows[key] else None)
+                    for column in range(len(columns))
+                ),
             )
             for key in ordered
         ),
@@ -308,15 +308,15 @@ def by_class(found: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Largest difference first; classes that no model has, last."""
     made: list[dict[str, Any]] = []
     for one in found:
-        peers = [peer for peer in one.peers if _per_class(peer.entry)][:MOST_BY_CLASS]
-        if not peers:
+        places = reversed(one.two) if one.two else range(len(one.peers))
+        scored = [(one.peers[i], _per_class(one.peers[i].entry)) for i in places]
+        scored = [(peer, scores) for peer, scores in scored if scores][:MOST_BY_CLASS]
+        if not scored:
             continue
-        if len(peers) == len(one.peers) == 2:
-            peers = [peers[i] for i in reversed(one.two or (0, 1))]
-        scores = [_per_class(peer.entry) for peer in peers]
+        peers = [peer for peer, _ in scored]
         ends = _class_intervals(peers)
-        names = dict.fromkeys(name for score in scores for name in score)
-        rows = [_class_row(name, peers, scores, ends.get(name)) for name in names]
+        names = dict.fromkeys(name for _, scores in scored for name in scores)
+        rows = [_class_row(name, scored, ends.get(name)) for name in names]
         rows.sort(key=lambda row: (row["difference"] is None, -(row["difference"] or 0)))
         known = [value for row in rows for value in row["values"] if value is not None]
         made.append(
@@ -337,12 +337,11 @@ def _per_class(entry: Entry) -> dict[str, float | None]:
     for score in entry.scores:
         given = score.result.metrics.get("per_class")
         for name, value in given.items() if isinstance(given, Mapping) else ():
-            one = number(value)
-            known.setdefault(str(name), []).extend([] if one is None else [one])
+            known.setdefault(str(name), []).extend([value] if is_number(value) else [])
     return {name: fmean(values) if values else None for name, values in known.items()}
 
 
-def _class_intervals(peers: Sequence[Peer]) -> dict[str, tuple[float, float] | None]:
+def _class_intervals(peers: Sequence[Peer]) -> dict[str, Ends | None]:
     """Of the second minus the first of two, paired over the images."""
     if len(peers) != 2:
         return {}
@@ -354,23 +353,20 @@ def _class_intervals(peers: Sequence[Peer]) -> dict[str, tuple[float, float] | N
 
 
 def _class_row(
-    name: str,
-    peers: Sequence[Peer],
-    scores: Sequence[Mapping[str, float | None]],
-    ends: tuple[float, float] | None,
+    name: str, scored: Sequence[tuple[Peer, Mapping[str, float | None]]], ends: Ends | None
 ) -> dict[str, Any]:
     """difference: of two models; of more, between the highest and the lowest."""
-    values = [score.get(name) for score in scores]
+    values = [scores.get(name) for _, scores in scored]
     known = [value for value in values if value is not None]
     difference = None
     if len(known) > 1:
         difference = known[1] - known[0] if len(values) == 2 else max(known) - min(known)
-    shown = DASH if difference is None else signed(difference)
+    shown = signed(difference or 0)
     return {
         "name": name,
         "values": values,
-        "marks": [(value, None, peer.look) for value, peer in zip(values, peers, strict=True)],
+        "marks": [(scores.get(name), None, peer.look) for peer, scores in scored],
         "difference": difference,
         "shown": shown if len(values) == 2 else shown.lstrip("+"),
-        "interval": f"[{signed(ends[0])}, {signed(ends[1])}]" if ends else "",
+        "interval": _signed_ends(ends) if ends else "",
     }

@@ -5,15 +5,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from skipbench.record_store import is_interval, is_number
 from skipbench.results.entries import Entry, differing, differing_words, grouped
 from skipbench.results.report.charts import (
     Axis,
     Line,
     Point,
-    ends,
     line_chart,
     log_axis,
-    number,
     x_axis,
     y_axis,
 )
@@ -105,9 +104,9 @@ def _points_of_rows(
     """The row of the record's own score is marked as chosen."""
     points = []
     for row in rows:
-        x, value = number(row.get(key)), number(row.get(entry.first.metric))
-        if x is not None and value is not None:
-            interval = ends(row.get("interval"))
+        x, value, ends = row.get(key), row.get(entry.first.metric), row.get("interval")
+        if is_number(x) and is_number(value):
+            interval = (ends[0], ends[1]) if is_interval(ends) else None
             tooltip = f"{what} {x:g}: {score_text(value, interval)}"
             chosen = x == entry.first.result.metrics.get(key)
             points.append(Point(x, value, interval, tooltip, chosen))
