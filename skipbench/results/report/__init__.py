@@ -22,7 +22,7 @@ from skipbench.files import ensure_writable, user_path, write_whole
 from skipbench.results.entries import Entry, entries
 from skipbench.results.read import Source, Stored, listed, sift
 from skipbench.results.report.charts import environment
-from skipbench.results.report.comparisons import Comparison, by_class, comparisons, score_table
+from skipbench.results.report.comparisons import by_class, comparisons, score_table
 from skipbench.results.report.curves import over_blocks, over_epochs, over_rates
 from skipbench.results.report.models import looks_of, told_apart
 from skipbench.results.report.pictures import picture_groups
@@ -126,10 +126,11 @@ def _parts(given: Sequence[Stored], left_out: Sequence[str]) -> dict[str, Any]:
     pictures, unreadable = picture_groups(records, looks)
     evaluations = {entry.first.evaluation.name: entry.first.evaluation for entry in found}
     curves = (over_epochs(found), over_blocks(found, looks), over_rates(found, looks))
+    scores = score_table(compared)
     return {
         "about": _about([Score(stored) for stored in records]),
         "left_out": [*left_out, *unreadable],
-        "scores": _own_table(compared),
+        "scores": _shown(scores, "table-scores", "Scores") if scores else None,
         "looks": {(p.name, p.variant): p.look for one in compared for p in one.scored},
         "comparisons": [one for one in compared if len(one.peers) > 1],
         "tables": page_tables(found),
@@ -172,11 +173,6 @@ def _some(names: Iterable[str], most: int = 12) -> str:
 # -- tables: all models, the paper's layouts where the records are the paper's, and all scores
 
 
-def _own_table(compared: Sequence[Comparison]) -> dict[str, Any] | None:
-    made = score_table(compared)
-    return _shown(made, "table-scores", "Scores") if made else None
-
-
 def page_tables(found: Sequence[Entry]) -> list[dict[str, Any]]:
     made = [(layout.label, one) for layout in LAYOUTS.values() for one in _of_paper(found, layout)]
     stored = [one for entry in found for one in entry.stored]
@@ -213,10 +209,8 @@ def _shown(made: Table, anchor: str, name: str) -> dict[str, Any]:
     if made.layout == "plain":  # all its columns are measures
         made = replace(made, columns=tuple(path[-1:] for path in made.columns))
     return {
-        "anchor": anchor,
         "name": name,
         "table": made,
-        "groups": made.spans,
         "notes": brackets(made),
         "copies": copies,
         "folded": len(made.rows) > MANY_ROWS,

@@ -15,7 +15,7 @@ from skipbench.metrics.intervals import RESAMPLES, holm, interval, resample_weig
 from skipbench.record_store import is_number
 from skipbench.results.entries import Entry, differing, differing_words, grouped
 from skipbench.results.paired import ModelCounts, p_of_difference, paired
-from skipbench.results.report.charts import Axis, strip_axis
+from skipbench.results.report.charts import Axis, Interval, strip_axis
 from skipbench.results.report.models import Look, Model, model_of
 from skipbench.results.scores import CHOSEN
 from skipbench.results.tables.structure import Row, Table, TableCell, label, marked
@@ -37,7 +37,6 @@ MANY_CLASSES, MANY_PARTS = 30, 6  # more are folded away
 SIGNIFICANT = 0.05
 RESAMPLES_EACH = 200  # for each difference: corrected p-values can go down to 0.01
 MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-Ends = tuple[float, float]
 SAME = ("evaluation", "method", "dataset", "split", "features")  # in one comparison
 
 
@@ -63,7 +62,7 @@ class Peer:
 @dataclass(frozen=True)
 class Difference:
     value: float
-    interval: Ends
+    interval: Interval
     p_value: float  # corrected for the number of comparisons
 
     @property
@@ -83,7 +82,7 @@ class Difference:
         return self.p_value < SIGNIFICANT
 
 
-def _signed_ends(ends: Ends) -> str:
+def _signed_ends(ends: Interval) -> str:
     return f"[{signed(ends[0])}, {signed(ends[1])}]"
 
 
@@ -148,7 +147,7 @@ class Comparison:
         if not self.differences:
             if self.two:
                 return f"{self._above}; {_intervals([peer.entry for peer in self.peers])}."
-            return "Not tested: that takes the counts by image (.npz) of all records."
+            return "Not tested: this needs per-image counts (.npz)."
         over = f"paired over {len(self.first.first.result.dataset['names']):,} images"
         if self.two:
             one = self.differences[self.two]
@@ -341,7 +340,7 @@ def _per_class(entry: Entry) -> dict[str, float | None]:
     return {name: fmean(values) if values else None for name, values in known.items()}
 
 
-def _class_intervals(peers: Sequence[Peer]) -> dict[str, Ends | None]:
+def _class_intervals(peers: Sequence[Peer]) -> dict[str, Interval | None]:
     """Of the second minus the first of two, paired over the images."""
     if len(peers) != 2:
         return {}
@@ -353,7 +352,7 @@ def _class_intervals(peers: Sequence[Peer]) -> dict[str, Ends | None]:
 
 
 def _class_row(
-    name: str, scored: Sequence[tuple[Peer, Mapping[str, float | None]]], ends: Ends | None
+    name: str, scored: Sequence[tuple[Peer, Mapping[str, float | None]]], ends: Interval | None
 ) -> dict[str, Any]:
     """difference: of two models; of more, between the highest and the lowest."""
     values = [scores.get(name) for _, scores in scored]
