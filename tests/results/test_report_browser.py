@@ -280,6 +280,16 @@ def test_seven_models_fit(chromium, page_of_seven, width):
         assert width == 800 or tab.run(cut) == []
 
 
+def test_seven_models_fit_on_a_sheet_of_paper(chromium, page_of_seven):
+    right = "[...document.querySelectorAll('.scroll > table')]"
+    right += ".map((one) => one.getBoundingClientRect().right)"
+    sheet = round((21 - 2 * 1.4) / 2.54 * 96)  # A4 between the margins
+    with chromium.open(page_of_seven, width=sheet) as tab:
+        tab.run("dispatchEvent(new Event('beforeprint'))")
+        tab.emulate(media="print")
+        assert max(tab.run(right)) <= sheet
+
+
 def test_on_a_phone_each_difference_stands_once(chromium, page_of_seven):
     cells = "[...document.querySelectorAll('.comparison td[data-label^=\"−\"]')]"
     shown = f"{cells}.filter((cell) => cell.checkVisibility()).length"
