@@ -411,6 +411,15 @@ def test_ticks_are_round_few_and_inside(low, high):
     assert len(steps) == 1 and steps.pop()[0] in "125"
 
 
+@pytest.mark.parametrize(
+    ("places", "shown"),
+    [((0, 100, 300), (0, 100, 300)), ((0, 2, 300), (0, 50, 100, 150, 200, 250, 300)), ((7,), (7,))],
+)
+def test_labels_of_an_axis_do_not_meet(places, shown):
+    line = Line("a", Look(), tuple(Point(x, 1.0) for x in places))
+    assert charts.x_axis("epoch", [line]).ticks == shown
+
+
 def test_curves_over_epochs_blocks_and_rates(tmp_path):
     rates = [
         {"rate": r, "miou": 40.0 + i, "interval": [39.0, 45.0]} for i, r in enumerate((1e-3, 1e-2))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
@@ -88,9 +88,11 @@ def y_axis(label: str, lines: Iterable[Line]) -> Axis:
 
 
 def x_axis(label: str, lines: Iterable[Line]) -> Axis:
-    """The ticks are the points' own places, if they are few."""
+    """The ticks are the points' own places, if they are few and their labels do not meet."""
     places = sorted({point.x for line in lines for point in line.points})
-    marks = tuple(places) if len(places) <= MOST_TICKS else ticks(places[0], places[-1])
+    nearest = min((b - a for a, b in pairwise(places)), default=0)
+    few = len(places) <= MOST_TICKS and nearest >= (places[-1] - places[0]) / 10
+    marks = tuple(places) if few else ticks(places[0], places[-1])
     return Axis(label, *_range(places, 0.04), marks)
 
 
