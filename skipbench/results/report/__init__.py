@@ -131,7 +131,7 @@ def _parts(given: Sequence[Stored], left_out: Sequence[str]) -> dict[str, Any]:
         "about": _about([Score(stored) for stored in records]),
         "left_out": [*left_out, *unreadable],
         "scores": _shown(scores, "table-scores", "Scores") if scores else None,
-        "looks": {(p.name, p.variant): p.look for one in compared for p in one.scored},
+        "looks": {(p.name, p.look.variant): p.look for one in compared for p in one.scored},
         "comparisons": [one for one in compared if len(one.peers) > 1],
         "tables": page_tables(found),
         "curves": [section for section in curves if section["charts"]],

@@ -49,10 +49,6 @@ class Peer:
     look: Look
 
     @property
-    def variant(self) -> str:
-        return self.look.variant
-
-    @property
     def block(self) -> str:
         """The one chosen of several."""
         block, blocks = self.entry.first.result.metrics.get("block"), self.entry.first.blocks
@@ -90,7 +86,6 @@ def _signed_ends(ends: Interval) -> str:
 class Comparison:
     """Scores of one protocol on the same images, the highest first."""
 
-    facts: Mapping[str, Any]  # evaluation, dataset, split, features
     how: str  # settings, if there are scores with others
     scored: Sequence[Peer]
 
@@ -102,6 +97,10 @@ class Comparison:
     @property
     def first(self) -> Entry:
         return self.peers[0].entry
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return self.first.facts
 
     @property
     def title(self) -> str:
@@ -139,7 +138,8 @@ class Comparison:
         """Which of two is subtracted from which: skip from skipless, else the lower score."""
         if len(self.peers) != 2:
             return None
-        return (1, 0) if self.peers[1].variant == "skipless" != self.peers[0].variant else (0, 1)
+        first, second = (peer.look.variant for peer in self.peers)
+        return (1, 0) if second == "skipless" != first else (0, 1)
 
     @property
     def sentence(self) -> str:
@@ -168,8 +168,8 @@ class Comparison:
     def _names(self) -> tuple[str, str]:
         """Of two: their variants if those tell them apart."""
         upper, lower = (self.peers[i] for i in self.two or (0, 1))
-        if {upper.variant, lower.variant} == set(VARIANTS):
-            return upper.variant, lower.variant
+        if {upper.look.variant, lower.look.variant} == set(VARIANTS):
+            return upper.look.variant, lower.look.variant
         return short(upper.name), short(lower.name)
 
     @property
@@ -202,9 +202,7 @@ def comparisons(found: Sequence[Entry], looks: Mapping[Model, Look]) -> list[Com
         ways = grouped(group, _protocol_and_images).values()
         firsts = [way[0] for way in ways]
         for way in ways:
-            peers = _peers(way, looks)
-            facts = {name: way[0].facts[name] for name in SAME}
-            made.append(Comparison(facts, differing_words(way[0], firsts), peers))
+            made.append(Comparison(differing_words(way[0], firsts), _peers(way, looks)))
     return sorted(made, key=lambda one: [*in_order(one.facts, SAME), natural(one.how)])
 
 
@@ -265,7 +263,7 @@ def score_table(found: Sequence[Comparison]) -> Table | None:
     rows: dict[Model, dict[int, Peer]] = {}
     for column, one in enumerate(shown):
         for peer in one.scored:
-            rows.setdefault((peer.name, peer.variant), {})[column] = peer
+            rows.setdefault((peer.name, peer.look.variant), {})[column] = peer
     first = {key: next(iter(peers.values())) for key, peers in rows.items()}
     ordered = sorted(rows, key=lambda key: (first[key].look.number, key))
     told = differing([one.entry.facts for one in first.values()], ("depth", "epoch", "optimizer"))
