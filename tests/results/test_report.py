@@ -461,6 +461,18 @@ def test_one_y_axis_for_the_charts_of_a_data_set(tmp_path):
     assert ticks[0] == ticks[1] and points(first)[0][1] > points(second)[0][1]
 
 
+def test_checkpoints_of_two_trainings_are_no_curve(tmp_path):
+    same, others = (
+        [
+            make_result(epoch=e, value=float(e), name=n)
+            for e, n in zip((100, 300), names, strict=True)
+        ]
+        for names in (("run100.pth", "run_300.pth"), ("run.pth", "other.pth"))
+    )
+    assert len(made(tmp_path, same).of("svg", "chart")) == 1
+    assert not made(tmp_path, others).of("svg", "chart")
+
+
 def test_a_single_epoch_is_no_curve(tmp_path):
     assert not made(tmp_path, [make_result(), make_result(residual="skipless", name="b")]).of(
         "svg", "chart"

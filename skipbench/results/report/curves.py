@@ -53,9 +53,9 @@ def _trainings(found: Sequence[Entry]) -> Named:
     of a checkpoint without its epoch is that of its training."""
     facts = [dict(entry.facts, training=_training(entry)) for entry in found]
     named = ["residual", *(n for n in ("optimizer", "depth") if differing(facts, [n]))]
-    places = [[entry.facts["epoch"], _same_chart(entry, "epoch")] for entry in found]
-    one_line = [json.dumps([p, [f[n] for n in named]]) for p, f in zip(places, facts, strict=True)]
-    if len(set(one_line)) < len(one_line):
+    charts = [_same_chart(entry, "epoch") for entry in found]
+    lines = [json.dumps([c, [f[n] for n in named]]) for c, f in zip(charts, facts, strict=True)]
+    if len({(line, f["training"]) for line, f in zip(lines, facts, strict=True)}) > len({*lines}):
         named.append("training")
     labels = [" ".join(_fact(n, f[n]) for n in named) for f in facts]
     numbers = {label: i for i, label in enumerate(sorted(set(labels)))}
