@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -191,9 +191,8 @@ def test_checkpoints_of_one_name_are_told_apart_by_their_folders(tmp_path):
 
 def test_a_model_has_one_colour_and_marker_everywhere(tmp_path, four):
     text = report(four, tmp_path / "r.html").read_text("utf-8")
-    samples = re.findall(
-        r'class="sample (c\d)".*?<path d="(M.*?)"/></g></svg>&nbsp;<span>(m\d)', text
-    )
+    after = r"<span>(?:<span class=\"place\">\d</span> )?<span>"
+    samples = re.findall(rf'class="sample (c\d)".*?<path d="(M.*?)"/></g></svg>{after}(m\d)', text)
     looks = {}
     for colour, shape, name in samples:
         looks.setdefault(name, set()).add((colour, shape))
@@ -223,6 +222,58 @@ def test_headings_are_cut_between_words(text, most, shown):
 
 def test_names_break_after_separators_alone():
     assert charts.breakable("vit_s-16<x>.pth") == "vit_<wbr>s-<wbr>16&lt;x&gt;.pth"
+    assert charts.breakable("a/b0.5.safetensors") == "a/<wbr>b0.5<wbr>.safetensors"
+
+
+def test_columns_name_the_data_set_if_there_are_several(tmp_path):
+    several = [make_result(dataset=name, name=name) for name in ("voc", "ade20k")]
+    for records, names in ((several, {"VOC2012, val, single", "ADE20K, val, single"}),
+                           (several[:1], {"single"})):  # fmt: skip
+        page = made(tmp_path, records)
+        labels = {a.get("data-label", "") for a in page.of("td", "number")}
+        assert {f"linear probe, mIoU, {name}" for name in names} <= labels
+
+
+def test_long_tables_and_classes_of_single_blocks_are_folded(tmp_path):
+    per_class = {"per_class": {"cat": 1.0}}
+    records = [
+        make_result(name=f"m{i}", layers=str(b), blocks=[b], value=float(i), metrics=per_class)
+        for i in range(4) for b in range(9)
+    ]  # fmt: skip
+    last = make_result(name="m0", metrics=per_class)
+    page = made(tmp_path, [*records, last])
+    assert "All scores: 37 rows" in text_of(page)
+    assert ["open" in a for a in page.of("details", "many")] == [False]
+    assert ["open" in a for a in page.of("details", "classes")] == [True, *[False] * 9]
+    assert not made(tmp_path, records[:30]).of("details", "many")
+
+
+def oklab(colour, seen):
+    """seen: what an eye makes of linear RGB."""
+    rgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    cones = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.63]])
+    lab = np.array([[0.2105, 0.7936, -0.0041], [1.978, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]])
+    return lab @ np.cbrt(cones @ np.clip(seen @ linear, 0, 1))
+
+
+# Machado, Oliveira and Fernandes (2009): eyes without red or without green cones.
+EYES = {
+    "all cones": (0.12, np.eye(3)),
+    "no red": (0.07, [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]),
+    "no green": (0.07, [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]),
+}
+
+
+@pytest.mark.parametrize("eyes", EYES)
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_colours_of_models_are_apart(tmp_path, eyes, dark):
+    text = report([make_result()], tmp_path / "r.html").read_text("utf-8")
+    pairs = re.findall(r"\.c\d { --own: light-dark\(#(\w{6}), #(\w{6})\); }", text)
+    least, seen = EYES[eyes]
+    places = [oklab(pair[dark], np.array(seen)) for pair in pairs]
+    assert len(places) == 8
+    assert min(np.linalg.norm(a - b) for a, b in combinations(places, 2)) > least
 
 
 # -- tables, provenance, classes
@@ -232,6 +283,8 @@ def test_the_papers_tables_as_the_paper_prints_them(tmp_path):
     records = [r for layout in ("table2", "figure3") for r in paper_records(layout)]
     page = made(tmp_path, records)
     words = text_of(page)
+    labels = {a.get("data-label", "") for a in page.of("td", "number")}
+    assert {"mIoU", "CorLoc"} <= labels and not {"figure, mIoU", "figure, CorLoc"} & labels
     assert "Table 2." in words and "Figure 3." in words and "All scores." in words
     assert {"56.3", "62.3", "65.4", "68.1"} <= set(words.split())
     latex = [text for tag, text in page.texts if tag == "textarea" and r"\begin{table}" in text]
@@ -269,6 +322,7 @@ def test_seeds_are_one_figure_and_point_at_each_other(tmp_path):
     records = [make_result(seed=seed, value=50.0 + seed) for seed in (0, 1)]
     words = text_of(made(tmp_path, records))
     assert "±0.7" in words and words.count("Other seeds of the same score") == 2
+    assert "VOC2012, single, seed 0" in words and "VOC2012, single, seed 1" in words
 
 
 def test_command_can_be_pasted_into_a_shell():
@@ -357,6 +411,15 @@ def test_ticks_are_round_few_and_inside(low, high):
     assert len(steps) == 1 and steps.pop()[0] in "125"
 
 
+@pytest.mark.parametrize(
+    ("places", "shown"),
+    [((0, 100, 300), (0, 100, 300)), ((0, 2, 300), (0, 50, 100, 150, 200, 250, 300)), ((7,), (7,))],
+)
+def test_labels_of_an_axis_do_not_meet(places, shown):
+    line = Line("a", Look(), tuple(Point(x, 1.0) for x in places))
+    assert charts.x_axis("epoch", [line]).ticks == shown
+
+
 def test_curves_over_epochs_blocks_and_rates(tmp_path):
     rates = [
         {"rate": r, "miou": 40.0 + i, "interval": [39.0, 45.0]} for i, r in enumerate((1e-3, 1e-2))
@@ -396,6 +459,18 @@ def test_one_y_axis_for_the_charts_of_a_data_set(tmp_path):
     first, second = re.findall(r'<svg class="chart".*?</svg>', path.read_text(), re.S)
     ticks = [re.findall(r'text-anchor="end">(.*?)<', svg) for svg in (first, second)]
     assert ticks[0] == ticks[1] and points(first)[0][1] > points(second)[0][1]
+
+
+def test_checkpoints_of_two_trainings_are_no_curve(tmp_path):
+    same, others = (
+        [
+            make_result(epoch=e, value=float(e), name=n)
+            for e, n in zip((100, 300), names, strict=True)
+        ]
+        for names in (("run100.pth", "run_300.pth"), ("run.pth", "other.pth"))
+    )
+    assert len(made(tmp_path, same).of("svg", "chart")) == 1
+    assert not made(tmp_path, others).of("svg", "chart")
 
 
 def test_a_single_epoch_is_no_curve(tmp_path):
@@ -465,8 +540,9 @@ def test_methods_and_measures_have_charts_of_their_own(tmp_path):
         "IoU over blocks, VOC2012; model.pth, skip",
     ]
     words = text_of(page)
-    assert "3 of TokenCut" in words and "1 of LOST" in words
-    assert "LOST, CorLoc VOC2012 trainval" in words and "TokenCut, IoU" in words
+    assert "TokenCut (3), LOST (1)" in words
+    assert "VOC2012, trainval copy LaTeX" in words  # one data set, named once
+    assert "LOST, CorLoc all blocks" in words and "TokenCut, IoU" in words
 
 
 def test_summary_names_the_block_and_that_it_was_chosen(tmp_path, discovery):
@@ -797,7 +873,7 @@ def test_records_of_every_odd_kind(tmp_path):
         make_result(name="w", metrics={"per_class": {"a": "b", "c": True}}),
     ]
     words = text_of(made(tmp_path, records))
-    assert "1 of astrology" in words and "5 of linear probe" in words
+    assert "linear probe (5), astrology (1)" in words
 
 
 def test_one_record_alone(tmp_path):

@@ -226,7 +226,7 @@ def test_overlays_are_toggled_by_a_key(chromium, gallery_page):
 
 
 def test_on_a_phone_tables_are_cards(chromium, rich_page):
-    cells = "[...document.querySelectorAll('.comparison td.number')]"
+    cells = "[...document.querySelectorAll('.comparison td.number:not(.twice)')]"
     beside = f"new Set({cells}.map(cell => Math.round(cell.getBoundingClientRect().left))).size"
     with chromium.open(rich_page, width=400) as tab:
         assert not tab.run("document.querySelector('.cards thead').checkVisibility()")
@@ -236,6 +236,84 @@ def test_on_a_phone_tables_are_cards(chromium, rich_page):
     with chromium.open(rich_page, width=1400) as tab:
         assert tab.run("document.querySelector('.cards thead').checkVisibility()")
         assert tab.run(beside) > 1
+
+
+@pytest.fixture(scope="module")
+def page_of_seven(tmp_path_factory):
+    """Seven models with names as people give them, and their pictures."""
+    folder, rng = tmp_path_factory.mktemp("seven"), np.random.default_rng(0)
+    long = "vit_tiny_patch16_dino_imagenet1k_300epochs_batch1024_lr0.0005_seed3_ema_teacher_final"
+    names = ["skip.safetensors", "runA/checkpoint0300.safetensors", f"{long}.safetensors"]
+    for i in range(7):
+        result = with_counts(
+            folder / "results", counts_of(rng, quality=0.4 + i / 20), name=f"{i}{names[i % 3]}",
+            residual=("skip", "skipless")[i % 2], depth=6 + i % 3, epoch=100 * (i % 2) or None,
+        )  # fmt: skip
+        with_tiles(folder / "results", result, images=[f"val_{j:03d}" for j in range(3)])
+    return report(folder / "results", folder / "seven.html")
+
+
+@pytest.mark.parametrize("width", [400, 800, 1400])
+def test_seven_models_fit(chromium, page_of_seven, width):
+    """No name runs into the next or is cut within a word; no cell is cut on a wide screen."""
+    broken = """(() => {
+      const found = [], range = document.createRange();
+      for (const model of document.querySelectorAll('.model, th')) {
+        if (!model.checkVisibility()) continue;
+        if (model.scrollWidth > model.clientWidth && model.clientWidth) found.push(model.innerText);
+        const walker = document.createTreeWalker(model, NodeFilter.SHOW_TEXT);
+        while (walker.nextNode()) { // <wbr> parts text where it may break
+          range.selectNodeContents(walker.currentNode);
+          const word = walker.currentNode.data.trim();
+          if (!/\\s/.test(word) && range.getClientRects().length > 1) found.push(word);
+        }
+      }
+      return found;
+    })()"""
+    cut = """[...document.querySelectorAll('.scroll')]
+      .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.ariaLabel)"""
+    with chromium.open(page_of_seven, width=width) as tab:
+        tab.run(CHOOSE % ("order", "difference"))  # the widest that the controls can be
+        tab.run("document.querySelectorAll('details.many').forEach(d => { d.open = true })")
+        assert tab.run("document.scrollingElement.scrollWidth") <= width
+        assert tab.run(broken) == []
+        assert width == 800 or tab.run(cut) == []
+
+
+def test_seven_models_fit_on_a_sheet_of_paper(chromium, page_of_seven):
+    right = "[...document.querySelectorAll('.scroll > table')]"
+    right += ".map((one) => one.getBoundingClientRect().right)"
+    sheet = round((21 - 2 * 1.4) / 2.54 * 96)  # A4 between the margins
+    with chromium.open(page_of_seven, width=sheet) as tab:
+        tab.run("dispatchEvent(new Event('beforeprint'))")
+        tab.emulate(media="print")
+        assert max(tab.run(right)) <= sheet
+
+
+def test_on_a_phone_each_difference_stands_once(chromium, page_of_seven):
+    cells = "[...document.querySelectorAll('.comparison td[data-label^=\"−\"]')]"
+    shown = f"{cells}.filter((cell) => cell.checkVisibility()).length"
+    for width, count in ((400, 21), (1400, 42)):
+        with chromium.open(page_of_seven, width=width) as tab:
+            assert tab.run(shown) == count
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_an_enlarged_picture_is_large_and_whole(chromium, page_of_seven, width):
+    sizes = """[...document.querySelectorAll('%s')].map((one) => {
+      const { left, top, right, bottom } = one.getBoundingClientRect();
+      return [right - left, bottom - top, left >= 0 && top >= 0 && right <= innerWidth
+              && bottom <= innerHeight];
+    })"""
+    with chromium.open(page_of_seven, width=width) as tab:
+        tab.run("document.querySelector('.gallery img[data-truth]').click()")
+        ((small, _, _),) = tab.run(sizes % ".row-of-pictures:first-child img[data-truth]")[:1]
+        ((large, height, whole),) = tab.run(sizes % "#picture img")
+        assert large > 2 * small and whole
+        assert large / height == pytest.approx(60 / 40, rel=0.01)
+        tab.press("d", 68)  # one over the other
+        own, truth = tab.run(sizes % "#picture img")
+        assert own == truth
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -61,7 +61,7 @@ def test_compare(folder, cli):
 
 def test_report(folder, tmp_path):
     words = report(folder, tmp_path / "page.html").read_text()
-    assert "2 of depthmap" in words and "depthmap, delta1" in words
+    assert "depthmap (2)" in words and "depthmap, delta1" in words
     assert "delta1 over blocks" in words
     assert "paired over 30 images" in words
 

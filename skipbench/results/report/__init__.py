@@ -22,7 +22,7 @@ from skipbench.files import ensure_writable, user_path, write_whole
 from skipbench.results.entries import Entry, entries
 from skipbench.results.read import Source, Stored, listed, sift
 from skipbench.results.report.charts import environment
-from skipbench.results.report.comparisons import Comparison, by_class, comparisons, score_table
+from skipbench.results.report.comparisons import by_class, comparisons, score_table
 from skipbench.results.report.curves import over_blocks, over_epochs, over_rates
 from skipbench.results.report.models import looks_of, told_apart
 from skipbench.results.report.pictures import picture_groups
@@ -34,6 +34,7 @@ from skipbench.results.tables.render import brackets
 from skipbench.results.words import dataset_name, in_order, short
 
 MOST_BY_PROTOCOL = 6  # tables of one layout; beyond, `plain` shows them better
+MANY_ROWS = 30  # more are folded away
 COPIES = (("latex", "LaTeX"), ("csv", "CSV"), ("md", "Markdown"))
 
 # Characters that do not show, or that change the direction of what follows; half of a pair.
@@ -97,12 +98,7 @@ def page(records: Sequence[Stored], title: str, left_out: Sequence[str] = ()) ->
     """left_out: what could not be read, one line each."""
     template = environment().get_template("page.html")
     text = template.render(_parts(records, left_out), title=title, **_style_and_script())
-    return UNSEEN.sub(lambda found: _written_out(found.group()), text)
-
-
-def _written_out(sign: str) -> str:
-    code = ord(sign)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    return UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
 def _style_and_script() -> dict[str, Any]:
@@ -130,11 +126,12 @@ def _parts(given: Sequence[Stored], left_out: Sequence[str]) -> dict[str, Any]:
     pictures, unreadable = picture_groups(records, looks)
     evaluations = {entry.first.evaluation.name: entry.first.evaluation for entry in found}
     curves = (over_epochs(found), over_blocks(found, looks), over_rates(found, looks))
+    scores = score_table(compared)
     return {
         "about": _about([Score(stored) for stored in records]),
         "left_out": [*left_out, *unreadable],
-        "scores": _own_table(compared),
-        "looks": {(p.name, p.variant): p.look for one in compared for p in one.scored},
+        "scores": _shown(scores, "table-scores", "Scores") if scores else None,
+        "looks": {(p.name, p.look.variant): p.look for one in compared for p in one.scored},
         "comparisons": [one for one in compared if len(one.peers) > 1],
         "tables": page_tables(found),
         "curves": [section for section in curves if section["charts"]],
@@ -150,7 +147,8 @@ def _parts(given: Sequence[Stored], left_out: Sequence[str]) -> dict[str, Any]:
 def _about(scores: Sequence[Score]) -> list[tuple[str, str]]:
     """The head of the page."""
     results = [score.result for score in scores]
-    kinds = Counter(score.title for score in scores)
+    by_kind = sorted(scores, key=lambda s: in_order(s.facts, ("evaluation", "method")))
+    kinds = Counter(score.title for score in by_kind)
     places = sorted((s.facts for s in scores), key=lambda f: in_order(f, ("dataset", "split")))
     data = dict.fromkeys(f"{dataset_name(f['dataset'])} ({f['split']})" for f in places)
     models = {(r.checkpoint["sha256"], r.checkpoint["residual"]) for r in results}
@@ -158,7 +156,7 @@ def _about(scores: Sequence[Score]) -> list[tuple[str, str]]:
     days = sorted(str(r.timing["finished"])[:10] for r in results if r.timing.get("finished"))
     made_by = sorted({str(r.environment.get("skipbench", "an unknown version")) for r in results})
     return [
-        ("Records", ", ".join(f"{count:,} of {kind}" for kind, count in kinds.items())),
+        ("Records", ", ".join(f"{kind} ({count:,})" for kind, count in kinds.items())),
         ("Data sets", _some(data)),
         ("Checkpoints", ", ".join(f"{count} {word}" for word, count in sorted(variants.items()))),
         ("Dates", " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not recorded"),
@@ -173,11 +171,6 @@ def _some(names: Iterable[str], most: int = 12) -> str:
 
 
 # -- tables: all models, the paper's layouts where the records are the paper's, and all scores
-
-
-def _own_table(compared: Sequence[Comparison]) -> dict[str, Any] | None:
-    made = score_table(compared)
-    return _shown(made, "table-scores", "Scores") if made else None
 
 
 def page_tables(found: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -212,14 +205,13 @@ def _is_in_paper(facts: Mapping[str, Any], layout: Layout) -> bool:
 def _shown(made: Table, anchor: str, name: str) -> dict[str, Any]:
     ci = any(entry.interval or entry.spread is not None for entry in made.entries)
     made = replace(made, ci=ci)
+    copies = [(f"{anchor}-{kind}", title, made.text(kind, fragment=True)) for kind, title in COPIES]
+    if made.layout == "plain":  # all its columns are measures
+        made = replace(made, columns=tuple(path[-1:] for path in made.columns))
     return {
-        "anchor": anchor,
         "name": name,
         "table": made,
-        "groups": made.spans,
         "notes": brackets(made),
-        "copies": [
-            (f"{anchor}-{format}", title, made.text(format, fragment=True))
-            for format, title in COPIES
-        ],
+        "copies": copies,
+        "folded": len(made.rows) > MANY_ROWS,
     }

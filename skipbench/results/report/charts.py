@@ -5,11 +5,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
-from skipbench.record_store import is_interval, is_number
 from skipbench.results.report.models import Look
 from skipbench.results.words import short
 
@@ -63,16 +62,6 @@ class Axis:
         return round(self.start + (bend(value) - low) / (high - low) * (self.end - self.start), 2)
 
 
-def number(value: object) -> float | None:
-    """One that can be drawn, or nothing."""
-    return float(value) if is_number(value) else None
-
-
-def ends(value: object) -> Interval | None:
-    """An interval, or nothing."""
-    return (float(value[0]), float(value[1])) if is_interval(value) else None
-
-
 # -- axes
 
 
@@ -85,30 +74,31 @@ def ticks(low: float, high: float, most: int = MOST_TICKS) -> tuple[float, ...]:
     return tuple(float(f"{i * step:.12g}") for i in range(first, last + 1))
 
 
+def _range(values: Iterable[float], margin: float) -> tuple[float, float]:
+    values = list(values)
+    air = margin * (max(values) - min(values)) or 1.0
+    return min(values) - air, max(values) + air
+
+
 def y_axis(label: str, lines: Iterable[Line]) -> Axis:
     """Every point and interval fits, with a margin."""
     points = [point for line in lines for point in line.points]
-    ends = [value for point in points for value in (point.y, *(point.interval or ()))]
-    low, high = min(ends), max(ends)
-    air = 0.06 * (high - low) or 1.0
-    low, high = low - air, high + air
+    low, high = _range((v for p in points for v in (p.y, *(p.interval or ()))), 0.06)
     return Axis(label, low, high, ticks(low, high, 6))
 
 
 def x_axis(label: str, lines: Iterable[Line]) -> Axis:
-    """The ticks are the points' own places, if they are few."""
+    """The ticks are the points' own places, if they are few and their labels do not meet."""
     places = sorted({point.x for line in lines for point in line.points})
-    low, high = places[0], places[-1]
-    air = 0.04 * (high - low) or 1.0
-    marks = tuple(places) if len(places) <= MOST_TICKS else ticks(low, high)
-    return Axis(label, low - air, high + air, marks)
+    nearest = min((b - a for a, b in pairwise(places)), default=0)
+    few = len(places) <= MOST_TICKS and nearest >= (places[-1] - places[0]) / 10
+    marks = tuple(places) if few else ticks(places[0], places[-1])
+    return Axis(label, *_range(places, 0.04), marks)
 
 
 def strip_axis(values: Sequence[float]) -> Axis:
     """For dots on one line."""
-    low, high = min(values), max(values)
-    air = 0.03 * (high - low) or 1.0
-    low, high = low - air, high + air
+    low, high = _range(values, 0.03)
     return Axis("", low, high, ticks(low, high, 5), start=12, end=STRIP - 12)
 
 
@@ -131,7 +121,8 @@ def environment() -> "Environment":
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     made.filters |= {"clip": clip, "breakable": breakable, "short": short}
-    made.globals |= {"strip_width": STRIP}
+    frame = {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM}
+    made.globals |= frame | {"width": WIDTH, "height": HEIGHT, "strip_width": STRIP}
     return made
 
 
@@ -142,15 +133,14 @@ def clip(text: object, most: int) -> str:
 
 
 def breakable(text: object) -> "Markup":
-    """A long name may break after a separator, and nowhere else."""
+    """A long name may break after a separator or before ".safetensors", and nowhere else."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"([^\w\s&;#<>.]|_)(?=\w)", r"\1<wbr>", str(escape(short(text)))))
+    places = r"(?<=[^\w\s&;#<>.])(?=\w)|(?<=_)(?=\w)|(?=\.[a-z]{6,}$)"
+    return Markup(re.sub(places, "<wbr>", str(escape(short(text)))))
 
 
 def line_chart(lines: Sequence[Line], x: Axis, y: Axis, alt: str) -> "Markup":
     """alt: in words, for screen readers."""
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    y = replace(y, start=bottom, end=TOP)
     macros: Any = environment().get_template("charts.html").module
-    return macros.line_chart(lines, x, y, alt, LEFT, right, TOP, bottom, WIDTH, HEIGHT)
+    return macros.line_chart(lines, x, replace(y, start=HEIGHT - BOTTOM, end=TOP), alt)

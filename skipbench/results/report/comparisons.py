@@ -4,7 +4,7 @@ the paired differences of every two, and their classes."""
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from statistics import fmean
@@ -12,14 +12,14 @@ from typing import Any
 
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.intervals import RESAMPLES, holm, interval, resample_weights
+from skipbench.record_store import is_number
 from skipbench.results.entries import Entry, differing, differing_words, grouped
 from skipbench.results.paired import ModelCounts, p_of_difference, paired
-from skipbench.results.report.charts import Axis, number, strip_axis
+from skipbench.results.report.charts import Axis, Interval, strip_axis
 from skipbench.results.report.models import Look, Model, model_of
 from skipbench.results.scores import CHOSEN
 from skipbench.results.tables.structure import Row, Table, TableCell, label, marked
 from skipbench.results.words import (
-    DASH,
     VARIANTS,
     dataset_name,
     features_name,
@@ -49,10 +49,6 @@ class Peer:
     look: Look
 
     @property
-    def variant(self) -> str:
-        return self.look.variant
-
-    @property
     def block(self) -> str:
         """The one chosen of several."""
         block, blocks = self.entry.first.result.metrics.get("block"), self.entry.first.blocks
@@ -62,13 +58,8 @@ class Peer:
 @dataclass(frozen=True)
 class Difference:
     value: float
-    interval: tuple[float, float]
+    interval: Interval
     p_value: float  # corrected for the number of comparisons
-
-    @property
-    def other_way(self) -> "Difference":
-        low, high = self.interval
-        return replace(self, value=-self.value, interval=(-high, -low))
 
     @property
     def shown(self) -> str:
@@ -76,23 +67,25 @@ class Difference:
 
     @property
     def ends(self) -> str:
-        low, high = map(signed, self.interval)
-        return f"[{low}, {high}]"
+        return _signed_ends(self.interval)
 
     @property
     def p(self) -> str:
-        return p_text(self.p_value)
+        return p_text(self.p_value).replace(" ", "\u00a0")  # one line
 
     @property
     def is_significant(self) -> bool:
         return self.p_value < SIGNIFICANT
 
 
+def _signed_ends(ends: Interval) -> str:
+    return f"[{signed(ends[0])}, {signed(ends[1])}]"
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Scores of one protocol on the same images, the highest first."""
 
-    facts: Mapping[str, Any]  # evaluation, dataset, split, features
     how: str  # settings, if there are scores with others
     scored: Sequence[Peer]
 
@@ -104,6 +97,10 @@ class Comparison:
     @property
     def first(self) -> Entry:
         return self.peers[0].entry
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return self.first.facts
 
     @property
     def title(self) -> str:
@@ -120,10 +117,6 @@ class Comparison:
         return str(self.facts["features"]).startswith("block ")
 
     @property
-    def images(self) -> int:
-        return len(self.first.first.result.dataset["names"])
-
-    @property
     def axis(self) -> Axis:
         entries = [peer.entry for peer in self.peers]
         return strip_axis([v for e in entries for v in (e.value, *(e.interval or ()))])
@@ -135,14 +128,18 @@ class Comparison:
             found = paired_differences([peer.entry for peer in self.peers])
         except (SkipbenchError, *MISSHAPEN):
             return {}
-        return found | {(b, a): one.other_way for (a, b), one in found.items()}
+        for (a, b), one in list(found.items()):
+            low, high = one.interval
+            found[b, a] = Difference(-one.value, (-high, -low), one.p_value)
+        return found
 
     @property
     def two(self) -> tuple[int, int] | None:
         """Which of two is subtracted from which: skip from skipless, else the lower score."""
         if len(self.peers) != 2:
             return None
-        return (1, 0) if self.peers[1].variant == "skipless" != self.peers[0].variant else (0, 1)
+        first, second = (peer.look.variant for peer in self.peers)
+        return (1, 0) if second == "skipless" != first else (0, 1)
 
     @property
     def sentence(self) -> str:
@@ -150,11 +147,11 @@ class Comparison:
         if not self.differences:
             if self.two:
                 return f"{self._above}; {_intervals([peer.entry for peer in self.peers])}."
-            return "Not tested: that takes the counts by image (.npz) of all records."
-        over = f"paired over {self.images:,} images"
+            return "Not tested: this needs per-image counts (.npz)."
+        over = f"paired over {len(self.first.first.result.dataset['names']):,} images"
         if self.two:
             one = self.differences[self.two]
-            words = f"{self._minus}: {one.shown} {one.ends}, {one.p}, {over}."
+            words = f"{' − '.join(self._names)}: {one.shown} {one.ends}, {one.p}, {over}."
         else:
             words = (
                 f"Row − column [95 % interval], {over}; p-values are corrected for "
@@ -171,13 +168,9 @@ class Comparison:
     def _names(self) -> tuple[str, str]:
         """Of two: their variants if those tell them apart."""
         upper, lower = (self.peers[i] for i in self.two or (0, 1))
-        if {upper.variant, lower.variant} == set(VARIANTS):
-            return upper.variant, lower.variant
+        if {upper.look.variant, lower.look.variant} == set(VARIANTS):
+            return upper.look.variant, lower.look.variant
         return short(upper.name), short(lower.name)
-
-    @property
-    def _minus(self) -> str:
-        return " − ".join(self._names)
 
     @property
     def _above(self) -> str:
@@ -209,9 +202,7 @@ def comparisons(found: Sequence[Entry], looks: Mapping[Model, Look]) -> list[Com
         ways = grouped(group, _protocol_and_images).values()
         firsts = [way[0] for way in ways]
         for way in ways:
-            peers = _peers(way, looks)
-            facts = {name: way[0].facts[name] for name in SAME}
-            made.append(Comparison(facts, differing_words(way[0], firsts), peers))
+            made.append(Comparison(differing_words(way[0], firsts), _peers(way, looks)))
     return sorted(made, key=lambda one: [*in_order(one.facts, SAME), natural(one.how)])
 
 
@@ -235,7 +226,7 @@ def _peers(group: Sequence[Entry], looks: Mapping[Model, Look]) -> list[Peer]:
 
 def paired_differences(found: Sequence[Entry]) -> dict[tuple[int, int], Difference]:
     """(a, b) → a − b, for a before b; all on the same resamples of the images."""
-    counted = {i: counts for i, entry in enumerate(found) if (counts := _counts(entry))}
+    counted = {i: counts for i, entry in enumerate(found) if (counts := counts_of(entry))}
     if len(counted) < 2:
         return {}
     pairs = list(combinations(counted, 2))
@@ -253,7 +244,8 @@ def paired_differences(found: Sequence[Entry]) -> dict[tuple[int, int], Differen
     }
 
 
-def _counts(entry: Entry) -> ModelCounts | None:
+def counts_of(entry: Entry) -> ModelCounts | None:
+    """None without counts by image, or if they do not fit the record."""
     try:
         return ModelCounts(entry.first.result, [one.counts() for one in entry.stored])
     except (SkipbenchError, *MISSHAPEN):
@@ -266,27 +258,29 @@ def _counts(entry: Entry) -> ModelCounts | None:
 def score_table(found: Sequence[Comparison]) -> Table | None:
     """A column for each evaluation, data set and protocol, but for those of single blocks."""
     shown = [one for one in found if not one.of_one_block] or list(found)
-    rows: dict[Model, dict[int, Entry]] = {}
-    looks: dict[Model, Look] = {}
+    if not shown:
+        return None
+    rows: dict[Model, dict[int, Peer]] = {}
     for column, one in enumerate(shown):
         for peer in one.scored:
-            key = peer.name, peer.variant
-            rows.setdefault(key, {})[column] = peer.entry
-            looks[key] = peer.look
-    if not rows:
-        return None
-    ordered = sorted(rows, key=lambda key: (looks[key].number, key))
-    facts = {key: next(iter(rows[key].values())).facts for key in ordered}
-    told = [n for n in ("depth", "epoch", "optimizer") if differing(list(facts.values()), [n])]
+            rows.setdefault((peer.name, peer.look.variant), {})[column] = peer
+    first = {key: next(iter(peers.values())) for key, peers in rows.items()}
+    ordered = sorted(rows, key=lambda key: (first[key].look.number, key))
+    told = differing([one.entry.facts for one in first.values()], ("depth", "epoch", "optimizer"))
+    data = list(dict.fromkeys(map(_data, shown)))
     columns = tuple(
-        (f"{one.first.first.title}, {one.first.first.metric_name}", _column(one)) for one in shown
+        (f"{one.first.first.title}, {one.first.first.metric_name}", _column(one, len(data) > 1))
+        for one in shown
     )
     made = Table(
-        "scores", "", ("checkpoint", "residual", *told), columns,
+        "scores", data[0] if len(data) == 1 else "", ("checkpoint", "residual", *told), columns,
         tuple(
             Row(
-                (*key, *(label(name, facts[key][name]) for name in told)),
-                tuple(TableCell(rows[key].get(column)) for column in range(len(columns))),
+                (*key, *(label(name, first[key].entry.facts[name]) for name in told)),
+                tuple(
+                    TableCell(rows[key][column].entry if column in rows[key] else None)
+                    for column in range(len(columns))
+                ),
             )
             for key in ordered
         ),
@@ -295,8 +289,12 @@ def score_table(found: Sequence[Comparison]) -> Table | None:
     return marked(made, groups)
 
 
-def _column(one: Comparison) -> str:
-    data = f"{dataset_name(one.facts['dataset'])} {one.facts['split']}"
+def _data(one: Comparison) -> str:
+    return f"{dataset_name(one.facts['dataset'])}, {one.facts['split']}"
+
+
+def _column(one: Comparison, with_data: bool) -> str:
+    data = _data(one) if with_data else ""
     return ", ".join(filter(None, (data, features_name(one.facts["features"]), one.how)))
 
 
@@ -307,15 +305,15 @@ def by_class(found: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Largest difference first; classes that no model has, last."""
     made: list[dict[str, Any]] = []
     for one in found:
-        peers = [peer for peer in one.peers if _per_class(peer.entry)][:MOST_BY_CLASS]
-        if not peers:
+        places = reversed(one.two) if one.two else range(len(one.peers))
+        scored = [(one.peers[i], _per_class(one.peers[i].entry)) for i in places]
+        scored = [(peer, scores) for peer, scores in scored if scores][:MOST_BY_CLASS]
+        if not scored:
             continue
-        if len(peers) == len(one.peers) == 2:
-            peers = [peers[i] for i in reversed(one.two or (0, 1))]
-        scores = [_per_class(peer.entry) for peer in peers]
+        peers = [peer for peer, _ in scored]
         ends = _class_intervals(peers)
-        names = dict.fromkeys(name for score in scores for name in score)
-        rows = [_class_row(name, peers, scores, ends.get(name)) for name in names]
+        names = dict.fromkeys(name for _, scores in scored for name in scores)
+        rows = [_class_row(name, scored, ends.get(name)) for name in names]
         rows.sort(key=lambda row: (row["difference"] is None, -(row["difference"] or 0)))
         known = [value for row in rows for value in row["values"] if value is not None]
         made.append(
@@ -324,7 +322,7 @@ def by_class(found: Sequence[Comparison]) -> list[dict[str, Any]]:
                 "peers": peers,
                 "rows": rows,
                 "axis": strip_axis([0.0, *known]),
-                "folded": len(rows) > MANY_CLASSES or len(made) >= MANY_PARTS,
+                "folded": len(rows) > MANY_CLASSES or len(made) >= MANY_PARTS or one.of_one_block,
             }
         )
     return made
@@ -336,12 +334,11 @@ def _per_class(entry: Entry) -> dict[str, float | None]:
     for score in entry.scores:
         given = score.result.metrics.get("per_class")
         for name, value in given.items() if isinstance(given, Mapping) else ():
-            one = number(value)
-            known.setdefault(str(name), []).extend([] if one is None else [one])
+            known.setdefault(str(name), []).extend([value] if is_number(value) else [])
     return {name: fmean(values) if values else None for name, values in known.items()}
 
 
-def _class_intervals(peers: Sequence[Peer]) -> dict[str, tuple[float, float] | None]:
+def _class_intervals(peers: Sequence[Peer]) -> dict[str, Interval | None]:
     """Of the second minus the first of two, paired over the images."""
     if len(peers) != 2:
         return {}
@@ -353,23 +350,20 @@ def _class_intervals(peers: Sequence[Peer]) -> dict[str, tuple[float, float] | N
 
 
 def _class_row(
-    name: str,
-    peers: Sequence[Peer],
-    scores: Sequence[Mapping[str, float | None]],
-    ends: tuple[float, float] | None,
+    name: str, scored: Sequence[tuple[Peer, Mapping[str, float | None]]], ends: Interval | None
 ) -> dict[str, Any]:
     """difference: of two models; of more, between the highest and the lowest."""
-    values = [score.get(name) for score in scores]
+    values = [scores.get(name) for _, scores in scored]
     known = [value for value in values if value is not None]
     difference = None
     if len(known) > 1:
         difference = known[1] - known[0] if len(values) == 2 else max(known) - min(known)
-    shown = DASH if difference is None else signed(difference)
+    shown = signed(difference or 0)
     return {
         "name": name,
         "values": values,
-        "marks": [(value, None, peer.look) for value, peer in zip(values, peers, strict=True)],
+        "marks": [(scores.get(name), None, peer.look) for peer, scores in scored],
         "difference": difference,
         "shown": shown if len(values) == 2 else shown.lstrip("+"),
-        "interval": f"[{signed(ends[0])}, {signed(ends[1])}]" if ends else "",
+        "interval": _signed_ends(ends) if ends else "",
     }

@@ -3,18 +3,16 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from skipbench.record_store import is_interval, is_number
 from skipbench.results.entries import Entry, differing, differing_words, grouped
 from skipbench.results.report.charts import (
     Axis,
     Line,
     Point,
-    ends,
     line_chart,
     log_axis,
-    number,
     x_axis,
     y_axis,
 )
@@ -30,13 +28,6 @@ Points = Callable[[Entry, str], list[Point]]
 Named = Callable[[Entry], tuple[str, Look]]
 
 
-@dataclass(frozen=True)
-class Chart:
-    title: str
-    lines: tuple[Line, ...]
-    more: int = 0  # lines that are not drawn
-
-
 def over_epochs(found: Sequence[Entry]) -> dict[str, Any]:
     """The paper's Figure 2: a line for each training."""
     known = [entry for entry in found if isinstance(entry.facts["epoch"], int)]
@@ -46,21 +37,15 @@ def over_epochs(found: Sequence[Entry]) -> dict[str, Any]:
 
 def over_blocks(found: Sequence[Entry], looks: Mapping[Model, Look]) -> dict[str, Any]:
     """Of records of one block and of several scored one by one."""
-    known = [entry for entry in found if _by_block(entry, "")]
-    return _section(known, "block", _by_block, _models(looks))
+    return _section(found, "block", _by_block, _models(looks))
 
 
 def over_rates(found: Sequence[Entry], looks: Mapping[Model, Look]) -> dict[str, Any]:
-    known = [entry for entry in found if len(_by_rate(entry, "")) > 1]
-    return _section(known, "learning rate", _by_rate, _models(looks), log_axis)
+    return _section(found, "learning rate", _by_rate, _models(looks), log_axis)
 
 
 def _models(looks: Mapping[Model, Look]) -> Named:
-    def name(entry: Entry) -> tuple[str, Look]:
-        model = model_of(entry.facts)
-        return ", ".join(model), looks[model]
-
-    return name
+    return lambda e: (", ".join(model_of(e.facts)), looks[model_of(e.facts)])
 
 
 def _trainings(found: Sequence[Entry]) -> Named:
@@ -68,9 +53,9 @@ def _trainings(found: Sequence[Entry]) -> Named:
     of a checkpoint without its epoch is that of its training."""
     facts = [dict(entry.facts, training=_training(entry)) for entry in found]
     named = ["residual", *(n for n in ("optimizer", "depth") if differing(facts, [n]))]
-    places = [[entry.facts["epoch"], _same_chart(entry, "epoch")] for entry in found]
-    one_line = [json.dumps([p, [f[n] for n in named]]) for p, f in zip(places, facts, strict=True)]
-    if len(set(one_line)) < len(one_line):
+    charts = [_same_chart(entry, "epoch") for entry in found]
+    lines = [json.dumps([c, [f[n] for n in named]]) for c, f in zip(charts, facts, strict=True)]
+    if len({(line, f["training"]) for line, f in zip(lines, facts, strict=True)}) > len({*lines}):
         named.append("training")
     labels = [" ".join(_fact(n, f[n]) for n in named) for f in facts]
     numbers = {label: i for i, label in enumerate(sorted(set(labels)))}
@@ -119,9 +104,9 @@ def _points_of_rows(
     """The row of the record's own score is marked as chosen."""
     points = []
     for row in rows:
-        x, value = number(row.get(key)), number(row.get(entry.first.metric))
-        if x is not None and value is not None:
-            interval = ends(row.get("interval"))
+        x, value, ends = row.get(key), row.get(entry.first.metric), row.get("interval")
+        if is_number(x) and is_number(value):
+            interval = (ends[0], ends[1]) if is_interval(ends) else None
             tooltip = f"{what} {x:g}: {score_text(value, interval)}"
             chosen = x == entry.first.result.metrics.get(key)
             points.append(Point(x, value, interval, tooltip, chosen))
@@ -140,19 +125,21 @@ def _section(
 ) -> dict[str, Any]:
     """All charts over one axis, and one legend. Those of an evaluation and data set share a y
     axis."""
-    shown, legend = [], {}
+    charts, legend = [], {}
     for group in _grouped(found, lambda e: [e.first.title, e.facts["dataset"], e.first.metric]):
-        charts = []
-        for peers in _grouped(group, lambda e: _same_chart(e, axis)):
-            if lines := _real_curves(_lines(peers, axis, points, name)):
-                kept = tuple(lines[:MOST_LINES])
-                title = _chart_title(peers[0], group, axis)
-                charts.append(Chart(title, kept, len(lines) - len(kept)))
-        shown += _shown(group[0], charts, make_axis, axis)
-        legend.update({line.label: line for chart in charts for line in chart.lines})
+        made = [
+            (peers[0], lines)
+            for peers in _grouped(group, lambda e: _same_chart(e, axis))
+            if (lines := _real_curves(_lines(peers, axis, points, name)))
+        ]
+        drawn = [line for _, lines in made for line in lines[:MOST_LINES]]
+        if drawn:
+            legend.update({line.label: line for line in drawn})
+            axes = make_axis(axis, drawn), y_axis(group[0].first.metric_name, drawn)
+            charts += [_chart(one, group, axis, lines, *axes) for one, lines in made]
     return {
         "title": f"Over {axis}s",
-        "charts": shown,
+        "charts": charts,
         "legend": sorted(legend.values(), key=lambda line: line.look.number),
     }
 
@@ -165,7 +152,7 @@ def _real_curves(lines: Sequence[Line]) -> list[Line]:
 
     real = [line for line in lines if len({point.x for point in line.points}) > 1]
     beside = {but_variant(line) for line in real}
-    return [line for line in lines if line in real or but_variant(line) in beside]
+    return [one for one in lines if one in real or (one.points and but_variant(one) in beside)]
 
 
 def _grouped(found: Iterable[Entry], key: Callable[[Entry], Any]) -> list[list[Entry]]:
@@ -200,33 +187,20 @@ def _lines(found: Sequence[Entry], axis: str, points: Points, name: Named) -> li
     return sorted(lines, key=lambda line: line.look.number)
 
 
-def _shown(
-    entry: Entry,
-    charts: Sequence[Chart],
-    make_axis: Callable[[str, Iterable[Line]], Axis],
-    axis: str,
-) -> list[dict[str, Any]]:
-    lines = [line for chart in charts for line in chart.lines]
-    if not lines:
-        return []
-    metric, data = entry.first.metric_name, dataset_name(entry.facts["dataset"])
-    x, y, about = make_axis(axis, lines), y_axis(metric, lines), f"{metric} over {axis}s, {data}"
-    return [
-        {
-            "title": ", ".join(filter(None, (data, one.title))),
-            "about": f"{entry.first.title}, {metric}",
-            "svg": line_chart(one.lines, x, y, _alt_text(one, about)),
-            "more": one.more,
-        }
-        for one in charts
-    ]
-
-
-def _alt_text(chart: Chart, about: str) -> str:
-    """Where each line begins and ends."""
-    told = [
+def _chart(
+    entry: Entry, group: Sequence[Entry], axis: str, lines: Sequence[Line], x: Axis, y: Axis
+) -> dict[str, Any]:
+    title, data = _chart_title(entry, group, axis), dataset_name(entry.facts["dataset"])
+    kept = lines[:MOST_LINES]
+    ends = [  # for screen readers
         f"{line.label} from {line.points[0].y:.1f} at {line.points[0].x:g} "
         f"to {line.points[-1].y:.1f} at {line.points[-1].x:g}"
-        for line in chart.lines
+        for line in kept
     ]
-    return "; ".join([", ".join(filter(None, (about, chart.title))), *told])
+    about = ", ".join(filter(None, (f"{y.label} over {axis}s", data, title)))
+    return {
+        "title": ", ".join(filter(None, (data, title))),
+        "about": f"{entry.first.title}, {y.label}",
+        "svg": line_chart(kept, x, y, "; ".join([about, *ends])),
+        "more": len(lines) - len(kept),
+    }

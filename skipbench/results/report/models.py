@@ -64,14 +64,12 @@ def told_apart(records: Sequence[Stored]) -> list[Stored]:
     for name, group in grouped(records, lambda one: one.result.checkpoint["name"]).items():
         by_hash = grouped(group, lambda one: str(one.result.checkpoint["sha256"]))
         names |= {(name, h): label for h, label in _labels(str(name), by_hash).items()}
-    return [_renamed(one, names) for one in records]
-
-
-def _renamed(stored: Stored, names: Mapping[tuple[Any, str], str]) -> Stored:
-    checkpoint = stored.result.checkpoint
-    name = names[checkpoint["name"], str(checkpoint["sha256"])]
-    result = replace(stored.result, checkpoint={**checkpoint, "name": name})
-    return replace(stored, result=result)
+    renamed = []
+    for one in records:
+        given = one.result.checkpoint
+        checkpoint = {**given, "name": names[given["name"], str(given["sha256"])]}
+        renamed.append(replace(one, result=replace(one.result, checkpoint=checkpoint)))
+    return renamed
 
 
 def _labels(name: str, by_hash: Mapping[str, Sequence[Stored]]) -> dict[str, str]:

@@ -13,20 +13,20 @@ import io
 import json
 import re
 from base64 import b64encode
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from skipbench.errors import DataError, SkipbenchError
+from skipbench.errors import DataError
 from skipbench.results.entries import Entry, differing_words, grouped
 from skipbench.results.paired import ModelCounts
 from skipbench.results.read import Stored
-from skipbench.results.report.comparisons import MISSHAPEN
+from skipbench.results.report.comparisons import counts_of
 from skipbench.results.report.models import Look, Model, model_of
 from skipbench.results.report.records import pairs_together
 from skipbench.results.scores import CHOSEN, Score
@@ -42,8 +42,6 @@ MOST_RECORDS = 24  # side by side
 MOST_ALIKE = 8  # of one evaluation and choice of features; of more, those with the highest scores
 PICTURE = "image"  # the kind that is the same, whatever was evaluated
 TRUTH = "truth"
-
-Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -67,19 +65,14 @@ class Tiles:
 
     @cached_property
     def counts(self) -> ModelCounts | None:
-        """None without counts by image, or if they do not fit the record."""
-        try:
-            return ModelCounts(self.score.result, [self.score.stored.counts()])
-        except (SkipbenchError, *MISSHAPEN):
-            return None
+        return counts_of(Entry((self.score,)))
 
     @cached_property
     def scores(self) -> dict[str, float]:
         """Each image's own score, in percent."""
-        if self.counts is None:
-            return {}
-        pairs = zip(self._names, self.counts.by_image.tolist(), strict=True)
-        return {name: round(value, 1) for name, value in pairs if isfinite(value)}
+        values = self.counts.by_image.tolist() if self.counts else []
+        pairs = zip(self.score.result.dataset["names"], values, strict=False)
+        return {str(name): round(value, 1) for name, value in pairs if isfinite(value)}
 
     @cached_property
     def classes(self) -> dict[str, list[str]]:
@@ -89,15 +82,8 @@ class Tiles:
         known, counts = self.counts.classes, self.counts.counts[0]
         if len(known) != counts.shape[2]:
             return {}
-        found = counts[:, 1:].sum(1) > 0
-        return {
-            name: [known[i] for i in row.nonzero()[0]]
-            for name, row in zip(self._names, found, strict=True)
-        }
-
-    @property
-    def _names(self) -> list[str]:
-        return [str(name) for name in self.score.result.dataset["names"]]
+        rows = zip(self.score.result.dataset["names"], counts[:, 1:].sum(1) > 0, strict=True)
+        return {str(name): [known[i] for i in row.nonzero()[0]] for name, row in rows}
 
 
 def picture_groups(
@@ -121,13 +107,14 @@ def picture_groups(
     for (name, split, _), group in sorted(groups.items()):
         title = f"{dataset_name(name)}, {split}"
         title += _which_images(group) if titles[name, split] > 1 else ""
-        made.append(_group(title, group, looks, left_out))
+        made.append(Gallery(group, looks, left_out).content(title))
     return made, left_out
 
 
 def _which_images(group: Sequence[Tiles]) -> str:
     """If a split was evaluated on several lists of images, or with other labels."""
-    kinds = dict.fromkeys(tiles.score.title for tiles in group)
+    ordered = sorted(group, key=lambda tiles: pairs_together(tiles.score))
+    kinds = dict.fromkeys(tiles.score.title for tiles in ordered)
     return f" ({', '.join(kinds)}, {group[0].score.result.dataset['images']:,} images)"
 
 
@@ -204,141 +191,121 @@ def embed(folder: Path, path: Path) -> tuple[str, int, int]:
 # -- what is shown
 
 
-def _group(
-    title: str, group: Sequence[Tiles], looks: Mapping[Model, Look], left_out: list[str]
-) -> dict[str, Any]:
-    shown = _chosen(group)
-    # The first of each record, then the second: no record pushes out another's.
-    turns = zip_longest(*(tiles.images for tiles in shown))
-    names = list(dict.fromkeys(name for turn in turns for name in turn if name is not None))
-    most = max(FEWEST_IMAGES, MOST_TILES // len(shown))
-    how = _differing_settings(shown)
-    rows = [_row(name, shown, how, looks, left_out) for name in names[:most]]
-    rows = [row for row in rows if row["shared"] or row["sets"]]
-    return {
-        "title": title,
-        "rows": rows,
-        "legend": list(dict(pair for tiles in shown for pair in tiles.legend).items()),
-        "classes": sorted({name for row in rows for name in row["classes"]}, key=natural),
-        "scored": [(one.id, _label(one, how)) for one in shown if one.scores],
-        "has_truth": any(TRUTH in t["places"] for r in rows for s in r["sets"] for t in s["tiles"]),
-        "more_records": len(group) - len(shown),
-        "more_images": len(names[most:]),
-    }
+@dataclass(frozen=True)
+class Gallery:
+    """The pictures of one list of images."""
 
+    group: Sequence[Tiles]
+    looks: Mapping[Model, Look]
+    left_out: list[str]  # grows
 
-def _label(tiles: Tiles, how: Mapping[str, str]) -> str:
-    facts = tiles.score.facts
-    words = (facts["checkpoint"], facts["residual"], *_words(tiles, how))
-    return ", ".join(short(word) for word in words)
+    def content(self, title: str) -> dict[str, Any]:
+        # The first of each record, then the second: no record pushes out another's.
+        turns = zip_longest(*(tiles.images for tiles in self.shown))
+        names = list(dict.fromkeys(name for turn in turns for name in turn if name is not None))
+        most = max(FEWEST_IMAGES, MOST_TILES // len(self.shown))
+        rows = [row for name in names[:most] if (row := self._row(name))["shared"] or row["sets"]]
+        return {
+            "title": title,
+            "rows": rows,
+            "legend": list(dict(pair for tiles in self.shown for pair in tiles.legend).items()),
+            "classes": sorted({name for row in rows for name in row["classes"]}, key=natural),
+            "scored": [(one.id, self._label(one)) for one in self.shown if one.scores],
+            "has_truth": any(
+                TRUTH in tile["places"] for r in rows for s in r["sets"] for tile in s["tiles"]
+            ),
+            "more_records": len(self.group) - len(self.shown),
+            "more_images": len(names[most:]),
+        }
 
+    @cached_property
+    def shown(self) -> list[Tiles]:
+        """The best of each evaluation and choice of features."""
+        ordered = sorted(self.group, key=lambda tiles: pairs_together(tiles.score))
+        facts = ("evaluation", "method", "features")
+        alike = grouped(ordered, lambda tiles: tuple(tiles.score.facts[name] for name in facts))
+        best = {t.id for some in alike.values() for t in sorted(some, key=_best_first)[:MOST_ALIKE]}
+        return [tiles for tiles in ordered if tiles.id in best][:MOST_RECORDS]
 
-def _words(tiles: Tiles, how: Mapping[str, str], *more: str) -> list[str]:
-    """The evaluation, the features, and settings if they differ; without repeats."""
-    words = (tiles.score.title, *more, features_name(tiles.score.facts["features"]), how[tiles.id])
-    return [word for word in dict.fromkeys(words) if word]
+    @cached_property
+    def how(self) -> dict[str, str]:
+        """By id: settings, if others of its kind have others. Of several blocks the best is drawn,
+        wherever that of the score was chosen."""
+        entries = [Entry((tiles.score,)) for tiles in self.shown]
+        found = {}
+        for entry in entries:
+            peers = [other for other in entries if other.first.title == entry.first.title]
+            but_for = [CHOSEN] if entry.first.evaluation.by_block else []
+            found[entry.first.result.id] = differing_words(entry, peers, but_for)
+        return found
 
+    def _label(self, tiles: Tiles) -> str:
+        facts = tiles.score.facts
+        words = (facts["checkpoint"], facts["residual"], *self._words(tiles))
+        return ", ".join(short(word) for word in words)
 
-def _chosen(group: Sequence[Tiles]) -> list[Tiles]:
-    """The best of each evaluation and choice of features."""
-    ordered = sorted(group, key=lambda tiles: pairs_together(tiles.score))
-    facts = ("evaluation", "method", "features")
-    alike = grouped(ordered, lambda tiles: tuple(tiles.score.facts[name] for name in facts))
-    best = [sorted(some, key=_best_first)[:MOST_ALIKE] for some in alike.values()]
-    shown = {tiles.id for some in best for tiles in some}
-    return [tiles for tiles in ordered if tiles.id in shown][:MOST_RECORDS]
+    def _words(self, tiles: Tiles, *more: str) -> list[str]:
+        """The evaluation, the features, and settings if they differ; without repeats."""
+        features = features_name(tiles.score.facts["features"])
+        words = (tiles.score.title, *more, features, self.how[tiles.id])
+        return [word for word in dict.fromkeys(words) if word]
+
+    def _row(self, image: str) -> dict[str, Any]:
+        shared, places = self._shared(image)
+        sets: dict[str, list[dict[str, Any]]] = {}
+        for tiles in self.shown:
+            about = {
+                "facts": tiles.score.facts,
+                "id": tiles.id,
+                "look": self.looks[model_of(tiles.score.facts)],
+                "note": tiles.notes.get(image),
+            }
+            files = tiles.files(image, "own")
+            for kind, path in files.items():
+                if made := self._embedded(path):
+                    # The first kind shows what the ground truth does: prediction, box.
+                    own = places[tiles.id] if kind == next(iter(files)) else {}
+                    words = ", ".join(self._words(tiles, tiles.caption(kind)))
+                    sets.setdefault(words, []).append({**made, **about, "places": own})
+        classes = (name for one in self.shown for name in one.classes.get(image, ()))
+        return {
+            "image": image,
+            "shared": shared,
+            "sets": [{"words": words, "tiles": made} for words, made in sets.items()],
+            "scores": {one.id: one.scores[image] for one in self.shown if image in one.scores},
+            "classes": list(dict.fromkeys(classes)),
+        }
+
+    def _shared(self, image: str) -> tuple[list[dict[str, Any]], Mapping[str, dict[str, int]]]:
+        """The image and the ground truth of each evaluation (masks and boxes differ), without
+        repeats; and for each record, by its id, where its own are in that list:
+        {"image": 0, "truth": 1}."""
+        found: dict[tuple[str, str], dict[str, Any]] = {}  # by caption and content
+        keys: dict[tuple[str, str], tuple[str, str]] = {}  # of a kind and an evaluation
+        places: dict[str, dict[str, int]] = defaultdict(dict)
+        for tiles in self.shown:
+            for kind, path in tiles.files(image, "shared").items():
+                whose = "" if kind == PICTURE else tiles.score.title
+                if (kind, whose) not in keys and (made := self._embedded(path)):
+                    key = keys[kind, whose] = tiles.caption(kind), made["source"]
+                    found.setdefault(key, {**made, "kind": key[0], "whose": whose})
+                if (kind, whose) in keys:
+                    places[tiles.id][kind] = list(found).index(keys[kind, whose])
+        several = Counter(caption for caption, _ in found)
+        for (caption, _), one in found.items():
+            one["kind"] += f" ({one['whose']})" if several[caption] > 1 else ""
+        return list(found.values()), places
+
+    def _embedded(self, path: Path) -> dict[str, Any] | None:
+        """A file that is not there is no problem; one that is no picture is."""
+        if not (path.is_symlink() or path.exists()):
+            return None
+        try:
+            return dict(zip(("source", "width", "height"), embed(path.parent, path), strict=True))
+        except DataError as error:
+            self.left_out.append(str(error))
+            return None
 
 
 def _best_first(tiles: Tiles) -> float:
     return -tiles.score.value if tiles.score.known else float("inf")
-
-
-def _differing_settings(shown: Sequence[Tiles]) -> dict[str, str]:
-    """By id: settings, if others of its kind have others. Of several blocks the best is drawn,
-    wherever that of the score was chosen."""
-    entries = [Entry((tiles.score,)) for tiles in shown]
-    found = {}
-    for entry in entries:
-        peers = [other for other in entries if other.first.title == entry.first.title]
-        but_for = [CHOSEN] if entry.first.evaluation.by_block else []
-        found[entry.first.result.id] = differing_words(entry, peers, but_for)
-    return found
-
-
-def _row(
-    image: str,
-    shown: Sequence[Tiles],
-    how: Mapping[str, str],
-    looks: Mapping[Model, Look],
-    left_out: list[str],
-) -> dict[str, Any]:
-    """how: words on a record, by its id."""
-    shared, places = _shared(image, shown, left_out)
-    sets: dict[str, list[dict[str, Any]]] = {}
-    for tiles in shown:
-        about = {
-            "facts": tiles.score.facts,
-            "id": tiles.id,
-            "look": looks[model_of(tiles.score.facts)],
-            "note": tiles.notes.get(image),
-        }
-        files = tiles.files(image, "own")
-        for kind, made in _embedded(files, left_out):
-            # The first kind shows what the ground truth does: prediction, box.
-            shared_places = places[tiles.id] if kind == next(iter(files)) else {}
-            words = ", ".join(_words(tiles, how, tiles.caption(kind)))
-            sets.setdefault(words, []).append(made | about | {"places": shared_places})
-    return {
-        "image": image,
-        "shared": shared,
-        "sets": [{"words": words, "tiles": made} for words, made in sets.items()],
-        "scores": {one.id: one.scores[image] for one in shown if image in one.scores},
-        "classes": list(dict.fromkeys(c for one in shown for c in one.classes.get(image, ()))),
-    }
-
-
-def _shared(
-    image: str, shown: Sequence[Tiles], left_out: list[str]
-) -> tuple[list[dict[str, Any]], dict[str, dict[str, int]]]:
-    """The image and the ground truth of each evaluation (masks and boxes differ), without repeats;
-    and for each record, by its id, where its own are in that list: {"image": 0, "truth": 1}."""
-    found: list[dict[str, Any]] = []
-    numbers: dict[tuple[str, str], int] = {}  # (kind, evaluation) → place
-    places: dict[str, dict[str, int]] = {}
-    for tiles in shown:
-        files = {
-            (kind, "" if kind == PICTURE else tiles.score.evaluation.title): path
-            for kind, path in tiles.files(image, "shared").items()
-        }
-        missing = {key: path for key, path in files.items() if key not in numbers}
-        for key, made in _embedded(missing, left_out):
-            about = made | {"caption": tiles.caption(key[0]), "whose": key[1]}
-            numbers[key] = _place(found, about)
-        places[tiles.id] = {key[0]: numbers[key] for key in files if key in numbers}
-    several = Counter(one["caption"] for one in found)
-    for one in found:
-        more = f" ({one['whose']})" if several[one["caption"]] > 1 else ""
-        one["kind"] = one["caption"] + more
-    return found, places
-
-
-def _place(found: list[dict[str, Any]], about: dict[str, Any]) -> int:
-    """Index of the same picture with the same caption, which is added if it is new."""
-    for place, one in enumerate(found):
-        if (one["caption"], one["source"]) == (about["caption"], about["source"]):
-            return place
-    found.append(about)
-    return len(found) - 1
-
-
-def _embedded(
-    files: Mapping[Key, Path], left_out: list[str]
-) -> Iterable[tuple[Key, dict[str, Any]]]:
-    """A file that is not there is no problem; one that is no picture is."""
-    for kind, path in files.items():
-        try:
-            if path.is_symlink() or path.exists():
-                source, width, height = embed(path.parent, path)
-                yield kind, {"source": source, "width": width, "height": height}
-        except DataError as error:
-            left_out.append(str(error))

@@ -37,7 +37,7 @@ def page_records(records: Sequence[Stored], found: Sequence[Entry]) -> list[dict
         made.append(
             {
                 "anchor": anchors[result.id],
-                "title": _title(score),
+                "title": _title(score, with_seed=bool(others)),
                 "score": f"{score.metric_name} {score_text(score.value, score.interval)}"
                 if score.known
                 else "",
@@ -61,10 +61,11 @@ def pairs_together(score: Score) -> list[Any]:
     return in_order(score.facts, (*names, "seed"))
 
 
-def _title(score: Score) -> str:
+def _title(score: Score, with_seed: bool) -> str:
     facts = score.facts
     data, features = dataset_name(facts["dataset"]), features_name(facts["features"])
-    return ", ".join((str(facts["checkpoint"]), score.title, data, features))
+    words = [str(facts["checkpoint"]), score.title, data, features]
+    return ", ".join(words + ([f"seed {facts['seed']}"] if with_seed else []))
 
 
 # -- every setting

@@ -128,7 +128,9 @@ let enlarged = null;
 function showPicture(button) {
   enlarged = button;
   const images = all("img", button).map((image) => image.cloneNode());
-  picture.querySelector(".stack").replaceChildren(...images);
+  const stack = picture.querySelector(".stack");
+  stack.replaceChildren(...images);
+  stack.style.setProperty("--ratio", images[0].width / images[0].height);
   picture.querySelector("figcaption").textContent = images[0].alt;
   if (!picture.open) picture.showModal();
 }
@@ -171,7 +173,8 @@ function arrange(gallery) {
     const rank = order ? rankOf(scores, order, value("first"), value("second")) : null;
     const sign = order === "difference" && rank > 0 ? "+" : "";
     row.rank = rank;
-    row.querySelector(".rank").textContent = rank === null ? "" : (sign + rank.toFixed(1)).replace("-", "−");
+    const shown = sign + (rank ?? 0).toFixed(1).replace("-0.0", "0.0").replace("-", "−");
+    row.querySelector(".rank").textContent = rank === null ? "" : shown;
   });
   const sign = order === "lowest" ? 1 : -1;
   rows.sort((a, b) => {
