@@ -39,6 +39,9 @@ class RunSettings(Settings):
         default_text="the suite's, or results",
     )  # fmt: skip
     force: bool = same_as(RecordSettings, "force", False)
+    log: tuple[str, ...] | None = same_as(
+        RecordSettings, "log", None, default_text="the suite's"
+    )  # fmt: skip
 
 
 @command("run", RunSettings, flags=("dry_run", "as_json"))
@@ -54,6 +57,7 @@ def run(settings: RunSettings, dry_run: bool, as_json: bool) -> None:
     plan = make_plan(
         settings.suite, only=settings.only, force=settings.force, out=settings.out,
         data_root=settings.data_root, device=settings.device, cache=settings.cache,
+        log=settings.log,
     )  # fmt: skip
     found: Sequence[Outcome] | Sequence[Forecast]
     found = forecast(plan) if dry_run else carry_out(plan)
