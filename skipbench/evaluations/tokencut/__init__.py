@@ -22,6 +22,7 @@ class Tokencut(Evaluation):
     run = "TokencutRun"
     settings = TokencutSettings
     metrics = {"corloc": "CorLoc", "iou": "IoU"}
+    task = "object-detection"
     by_block = writes_one = True
     methods = {"tokencut": "TokenCut", "lost": "LOST"}
     named_by = {"method": "tokencut", "tensor": "keys", "score": "boxes"}
