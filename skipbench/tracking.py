@@ -24,6 +24,7 @@ from skipbench.records import TOLD, Result
 
 log = logging.getLogger("skipbench")
 
+OF_ONE_EPOCH = {"record", *(f"checkpoint.{n}" for n in ("name", "sha256", "path", "epoch"))}
 LONGEST = 250  # characters of a parameter: longer ones, such as lists of images, are left out
 
 
@@ -114,7 +115,7 @@ def curve_of(result: Result) -> tuple[str, str]:
         determines["model"] = {
             **determines.get("model", {}),
             **{fact: checkpoint.get(fact) for fact in same},
-            "sha256": str(path.parent / _without_epoch(path.stem)),
+            "sha256": _without_epoch(str(path.with_suffix(""))),
         }
     digest = digest_of(determines)[:12]
     layers = result.features.get("layers") or ""
@@ -124,7 +125,7 @@ def curve_of(result: Result) -> tuple[str, str]:
 
 def _without_epoch(name: str) -> str:
     """ "checkpoint0300" and "checkpoint" are of one curve."""
-    return re.sub(r"[\W_]*\d+(?=\D*$)", "", Path(name).stem) or name
+    return re.sub(r"[\W_]*\d+(?=\D*$)", "", name) or name
 
 
 # -- where they go; each returns False if the record is there already
@@ -136,7 +137,7 @@ def to_tensorboard(folder: str, result: Result) -> bool:
     place, step = Path(folder) / curve_of(result)[0], step_of(result)
     if any(place.glob(f"*.{result.id}")):
         return False
-    if blocks := list(by_block(result)):  # curves over blocks lie on one another: a run per epoch
+    if blocks := list(by_block(result)):  # a run per epoch: one chart shows all of them
         with SummaryWriter(str(place / f"epoch-{step:04d}")) as writer:
             for block, scores in blocks:
                 for name, value in scores.items():
@@ -166,15 +167,15 @@ def to_mlflow(uri: str, result: Result) -> bool:
         return False
     if not runs:
         runs = [client.create_run(experiment, tags={"skipbench.curve": digest}, run_name=name)]
-        of_one_epoch = ("record", "checkpoint.name", "checkpoint.sha256", "checkpoint.path")
-        params = {k: v for k, v in facts(result).items() if k not in of_one_epoch}
-        params.pop("checkpoint.epoch", None)
-        client.log_batch(runs[0].info.run_id, params=[Param(k, str(v)) for k, v in params.items()])
+        same = [Param(k, str(v)) for k, v in facts(result).items() if k not in OF_ONE_EPOCH]
+        client.log_batch(runs[0].info.run_id, params=same)
     run, now, step = runs[0].info.run_id, int(1000 * time.time()), step_of(result)
     points = [Metric(k, v, now, step) for k, v in scalars(result).items()]
-    for block, scores in by_block(result):
-        for name, value in scores.items():
-            points.append(Metric(f"{name}/epoch-{step:04d}", value, now, block))
+    points += [
+        Metric(f"{name}/epoch-{step:04d}", value, now, block)
+        for block, scores in by_block(result)
+        for name, value in scores.items()
+    ]
     for start in range(0, len(points), 1000):  # as many as a server takes at once
         client.log_batch(run, points[start : start + 1000])
     client.set_tag(run, f"skipbench.record.{result.id}", f"{result.checkpoint['name']}, {step}")

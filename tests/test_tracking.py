@@ -92,6 +92,42 @@ def test_other_folders_and_settings_are_other_curves():
 
 
 @TENSORBOARD
+@pytest.mark.parametrize(
+    "files, names",
+    [
+        (
+            ["/a/run1_ep100.pth", "/a/run1_ep200.pth", "/a/run2_ep100.pth"],
+            ["a-run1_ep", "a-run2_ep"],
+        ),
+        (["/a/vit_s16.pth", "/b/vit_s16.pth"], ["a-vit_s", "b-vit_s"]),
+        (["/a/checkpoint0100.pth", "/a/checkpoint.pth"], ["a-checkpoint"]),
+        (["/a/100.pth", "/a/200.pth"], ["a"]),
+    ],
+)
+def test_which_files_are_of_one_curve(files, names):
+    made = of_epochs(*range(100, 100 + len(files)))
+    records = [
+        replace(one, environment={"call": {"ckpt": file}})
+        for one, file in zip(made, files, strict=True)
+    ]
+    log_results(["tensorboard:tb"], records)
+    assert sorted(run.partition("/")[0] for run in tensorboard_runs("tb")) == names
+
+
+@TENSORBOARD
+def test_labels_name_the_curve():
+    labels = {"sources": {"name": "--label"}}
+    records = [
+        replace(one, checkpoint={**one.checkpoint, **labels, "name": f"grid/skip-{epoch}"})
+        for epoch in (100, 200)
+        for one in of_epochs(epoch)
+    ]
+    log_results(["tensorboard:tb"], records)
+    [(run, tags)] = tensorboard_runs("tb").items()
+    assert run.startswith("grid/skip/probe-voc-") and len(tags["probe-voc/miou"]) == 2
+
+
+@TENSORBOARD
 def test_without_an_epoch_each_checkpoint_is_a_run():
     records = [make_result(name=name, epoch=None) for name in ("a.pth", "b.pth")]
     log_results(["tensorboard:tb"], records)
