@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from doors import python_refusal, toml, without
+from doors import python_refusal, without
 from made import make_result, tokencut_result
 
 import skipbench as sb
@@ -26,6 +26,18 @@ TENSORBOARD = pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None, reason="TensorBoard is not installed"
 )
 QUICK = {"size": "64x80", "limit": 4, "device": "cpu", "clusters": 3, "seeds": 0}
+SUITE = """
+[[checkpoint]]
+path = "skip.pth"
+
+[[evaluation]]
+kind = "cluster"
+datasets = ["shapes"]
+size = "64x80"
+limit = 4
+clusters = 3
+seeds = 0
+"""
 PER_CLASS = {"cat": 61.5, "potted plant, other": 12.25, "absent": None}
 
 
@@ -289,23 +301,20 @@ def test_an_evaluation_is_logged_and_so_is_a_record_that_exists(ckpt):
 
 
 @TENSORBOARD
-def test_a_suite_is_logged_and_so_is_a_cell_that_was_done(ckpt):
+def test_a_suite_is_logged_and_so_is_a_cell_that_was_done(ckpt, cli):
     Path("there").mkdir()
     ckpt.rename("there/skip.pth")
-    settings = "".join(
-        f"{key} = {toml(value)}\n" for key, value in QUICK.items() if key != "device"
-    )
-    text = f'[[checkpoint]]\npath = "skip.pth"\n\n[[evaluation]]\nkind = "cluster"\n{settings}'
-    text += 'datasets = ["shapes"]\n'
     suite = Path("there/suite.toml")
-    suite.write_text(text)
+    suite.write_text(SUITE)
     suites.run(suite)
-    suite.write_text(f'log = ["tensorboard:tb"]\n{text}')
+    suite.write_text(f'log = ["tensorboard:tb"]\n{SUITE}')
     [done] = suites.run(suite)
     assert done.state == "done before"
     [run] = tensorboard_runs("there/tb")  # relative to the suite
     suites.run(suite, log="tensorboard:elsewhere")
     assert [*tensorboard_runs("elsewhere")] == [run]
+    assert cli("run", suite, "--log", "tensorboard:third").exit_code == 0
+    assert [*tensorboard_runs("third")] == [run]
 
 
 @TENSORBOARD
@@ -344,11 +353,14 @@ def test_a_wrong_place_is_named_before_anything_is_read(cli, value, words):
 
 
 @pytest.mark.parametrize("engine", WRITERS)
-def test_a_missing_package_is_named_before_anything_is_read(cli, monkeypatch, engine):
+def test_a_missing_package_is_named_before_anything_is_read(cli, ckpt, monkeypatch, engine):
     monkeypatch.setitem(sys.modules, engine, None)  # as if it were not installed
     assert importlib.util.find_spec(engine) is None
     install = f"--log {engine} needs the package {engine}: pip install 'skipbench[{engine}]'"
     with pytest.raises(UsageError, match="needs the package"):
         sb.cluster("missing.pth", "shapes", log=f"{engine}:x")
     done = cli("cluster", "--ckpt", "missing.pth", "--dataset", "shapes", "--log", f"{engine}:x")
+    assert done.exit_code == 2 and done.stderr.strip() == f"skipbench: {install}"
+    Path("suite.toml").write_text(f'log = "{engine}:x"\n{SUITE}')
+    done = cli("run", "suite.toml")
     assert done.exit_code == 2 and done.stderr.strip() == f"skipbench: {install}"

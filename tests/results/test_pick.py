@@ -47,7 +47,7 @@ def test_a_name_of_several_lists_them(two, cli):
     done = cli("compare", "checkpoint0300.pth", two[1].id)
     assert done.exit_code == 2
     lines = done.stderr.splitlines()
-    assert "checkpoint0300.pth stands for 2 checkpoints" in lines[0]
+    assert "checkpoint0300.pth matches 2 checkpoints" in lines[0]
     assert [one.id in line for one, line in zip(two, lines[1:], strict=True)] == [True, True]
     assert "runA" in lines[1] and "runB" in lines[2]
 

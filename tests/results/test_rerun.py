@@ -190,7 +190,8 @@ def test_predictions_in_a_comparison_are_those_of_the_record(two, tmp_path):
         for i, move in enumerate(moves):
             drawn = drawing.draw(i)
             mask = drawn.item.mask()
-            options = [blend(drawn.image, paint(mask * 0 + c, drawing.colours)) for c in range(7)]
+            colours = drawing.data.labels.colours
+            options = [blend(drawn.image, paint(mask * 0 + c, colours)) for c in range(7)]
             same = [(drawn.prediction == option).all(-1) for option in options]
             predicted = sum(c * where for c, where in enumerate(same))
             expected = stored.counts()[names.index(move.name)]
