@@ -151,6 +151,7 @@ def to_tensorboard(folder: str, result: Result) -> bool:
 
 
 def to_mlflow(uri: str, result: Result) -> bool:
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # 7 take minutes
     if ":" not in uri or uri.startswith("file:"):  # MLflow 3 refuses folders without this
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
 
@@ -196,7 +197,7 @@ def to_wandb(project: str, result: Result) -> bool:
         project=name, entity=entity or None, id=identity, resume="allow",
         name=f"{curve} {step}", group=curve[-128:], job_type=result.evaluation,
         tags=[result.evaluation, result.dataset["name"][:64]], config=facts(result),
-        settings=wandb.Settings(silent=True, console="off", reinit="create_new"),
+        settings=wandb.Settings(silent=True, console="off", reinit="create_new", init_timeout=30),
     )  # fmt: skip
     with run:
         if not offline and run.summary.get("record") == result.id:
