@@ -41,6 +41,7 @@ from skipbench.records import (
     VariantHealth,
     Verdict,
 )
+from skipbench.tracking import log_results
 
 if TYPE_CHECKING:
     from skipbench.evaluations import Evaluation
@@ -84,7 +85,9 @@ def carry_out(run: "Run") -> list[Result]:
                     for cell in group:
                         if cell in drawn:
                             run.draw(cell, results[cell.id])
-    return [results[cell.id] for cell in run.cells]
+    found = [results[cell.id] for cell in run.cells]
+    log_results(run.settings.log, found)
+    return found
 
 
 def _existing(run: "Run") -> dict[str, Result]:

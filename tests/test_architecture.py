@@ -16,7 +16,7 @@ EVALUATIONS = sorted(evaluations())
 BASE = {"errors", "records", "files"}
 IMAGES = BASE | {"images", "engine"}
 MODELS = IMAGES | {"checkpoints", "backbones"}
-LINE = MODELS | {"datasets", "features", "settings", "pipeline", "record_store"}
+LINE = MODELS | {"datasets", "features", "settings", "pipeline", "record_store", "tracking"}
 ALLOWED = {
     "errors": set(),
     "records": set(),
@@ -32,6 +32,7 @@ ALLOWED = {
     "drawing": BASE | {"images", "datasets"},
     "backbones": IMAGES | {"checkpoints"},
     "features": MODELS,
+    "tracking": {"errors", "records", "record_store"},
     "settings": MODELS | {"features"},
     "pipeline": LINE,
     "evaluations": LINE | {"metrics", "drawing", "console"},

@@ -1,12 +1,13 @@
-"""`skipbench results list|show`: the records of a folder."""
+"""`skipbench results list|show|export`: the records of a folder."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipbench.cli.commands import add_group, command
 from skipbench.console import echo, echo_json, page, plain_table, shown, wide_page
-from skipbench.errors import printable
-from skipbench.settings import RECORDS, Settings, parsers, same_as, setting
+from skipbench.errors import count_of, printable
+from skipbench.settings import OUTPUT, RECORDS, Settings, parsers, same_as, setting
 from skipbench.settings.groups import ResultsSettings
 
 if TYPE_CHECKING:
@@ -25,7 +26,18 @@ class ShowSettings(Settings):
     )  # fmt: skip
 
 
-results = add_group("results", help="List records, or show one.")
+@dataclass(frozen=True, kw_only=True)
+class ExportSettings(ResultsSettings):
+    file: Path = setting(
+        help="File to write: .parquet, .csv or .jsonl.", parse=parsers.path, panel=OUTPUT,
+        metavar="FILE", argument=True,
+    )  # fmt: skip
+    results: tuple[str, ...] = same_as(
+        ShowSettings, "results", ("results",), help="Folder or file of records. Repeatable."
+    )
+
+
+results = add_group("results", help="List records, show one, or export them.")
 
 
 @command("list", ResultsSettings, group=results)
@@ -82,6 +94,20 @@ def _print(found: "list[Stored]") -> None:
         )
         table.add_row(*map(shown, cells))
     wide_page().print(table)
+
+
+@command("export", ExportSettings, group=results, flags=())
+def export(settings: ExportSettings) -> None:
+    """Write one row per record: the score, the checkpoint, and the settings.
+
+    Parquet needs the extra `parquet`.
+    """
+    from skipbench.results.export import export as write
+
+    count = write(
+        settings.results, settings.file, where=settings.where, strict=settings.strict
+    )  # fmt: skip
+    echo(f"{settings.file}  {count_of(count, 'record')}")
 
 
 @command("show", ShowSettings, group=results)

@@ -39,6 +39,9 @@ class RunSettings(Settings):
         default_text="the suite's, or results",
     )  # fmt: skip
     force: bool = same_as(RecordSettings, "force", False)
+    log: tuple[str, ...] | None = same_as(
+        RecordSettings, "log", None, default_text="the suite's"
+    )  # fmt: skip
 
 
 @command("run", RunSettings, flags=("dry_run", "as_json"))

@@ -10,7 +10,10 @@ from skipbench.files import ensure_writable, size_text, write_whole
 from skipbench.settings import OUTPUT, RECORDS, parsers, same_as, setting
 from skipbench.settings.groups import ResultsSettings, SelectSettings
 
-FORMATS = {".md": "md", ".tex": "latex", ".csv": "csv", ".json": "json", ".txt": "rich", "": "rich"}
+FORMATS = {
+    ".md": "md", ".tex": "latex", ".csv": "csv", ".json": "json", ".txt": "rich", "": "rich",
+    ".yaml": "model-index", ".yml": "model-index",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +32,9 @@ class TableSettings(ResultsSettings, SelectSettings):
     )
     compact: bool = setting(False, help="Leave out empty rows and columns.", panel=OUTPUT)
     format: str | None = setting(
-        None, help="rich, md, latex, csv or json.",
-        parse=parsers.choice("rich", "md", "latex", "csv", "json"), panel=OUTPUT, metavar="FORMAT",
-        default_text="from --out, else rich",
+        None, help="rich, md, latex, csv, json, or model-index for a Hugging Face model card.",
+        parse=parsers.choice("rich", "md", "latex", "csv", "json", "model-index"), panel=OUTPUT,
+        metavar="FORMAT", default_text="from --out, else rich",
     )  # fmt: skip
     fragment: bool = setting(False, help="LaTeX: only the table, for \\input.", panel=OUTPUT)
     out: Path | None = setting(

@@ -41,6 +41,7 @@ class Evaluation:
     by_block: bool = False  # each block is scored by itself; the best is reported
     seed_changes: ClassVar[str | None] = None  # what another seed makes anew; None: has no seed
     protocol: ClassVar[str] = "paper"  # a record's protocol.name that needs no footnote
+    task: ClassVar[str] = "image-segmentation"  # among the Hugging Face hub's
     methods: ClassVar[Mapping[str, str]] = {}  # protocol.method → title, if there are several
     named_by: ClassVar[Mapping[str, Any]] = {}  # settings in the name of a score → usual value
     hidden_settings: ClassVar[frozenset[str]] = frozenset()  # of the protocol, shown elsewhere

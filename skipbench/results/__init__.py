@@ -6,6 +6,7 @@ entries.py     scores over seeds
 words.py       how names, numbers and settings are written and sorted
 tables/        `table`
 report/        `report`
+export.py      `results export`
 compare.py     `compare`, and its pictures; paired.py: the statistics
 check.py       `check`, and its verdicts as text; baseline.py: its file
 calibrate.py   `calibrate`; reruns a record

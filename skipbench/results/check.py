@@ -302,19 +302,18 @@ def _xml(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
+ESCAPED = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+
+
 def annotations(verdicts: Sequence[Verdict]) -> list[str]:
     """Lines that GitHub shows in a pull request."""
     kinds = {"worse": "error", "missing": "error", "better": "notice"}
     return [
         f"::{kinds[verdict.state]} title=skipbench%3A {verdict.state}::"
-        + _data(f"{verdict.figure}: {sentence(verdict)}")
+        + "".join(ESCAPED.get(c, c) for c in f"{verdict.figure}: {sentence(verdict)}")
         for verdict in verdicts
         if verdict.state in kinds
     ]
-
-
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def step_summary(verdicts: Sequence[Verdict]) -> str:

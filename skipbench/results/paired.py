@@ -12,18 +12,8 @@ from typing import Any
 import numpy as np
 
 from skipbench.errors import NumbersError, UsageError
-from skipbench.metrics.intervals import (
-    RESAMPLES,
-    SIGNIFICANT,
-    flip_test,
-    interval,
-    leave_one_out,
-    p_value,
-    resample,
-    resample_weights,
-    sign_test,
-    total,
-)
+from skipbench.metrics import intervals
+from skipbench.metrics.intervals import RESAMPLES, SIGNIFICANT
 from skipbench.metrics.means import share_percent
 from skipbench.metrics.segmentation import LEFT_OUT, class_iou, miou_percent
 from skipbench.records import Result
@@ -95,7 +85,7 @@ def paired(
     )
     if np.isnan(one.value + other.value):
         raise NumbersError(f"{ids}: no pixel of the common images is labelled")
-    weights = resample_weights(len(common), resamples, seed)
+    weights = intervals.resample_weights(len(common), resamples, seed)
     drawn_a, drawn_b = one.resampled(weights), other.resampled(weights)
     differences = other.score(drawn_b) - one.score(drawn_a)
     return Paired(
@@ -108,7 +98,7 @@ def paired(
         a_value=one.value,
         b_value=other.value,
         difference=other.value - one.value,
-        interval=interval(differences),
+        interval=intervals.interval(differences),
         p_value=p_of_difference(one, other, differences),
         classes=_classes(one, other, drawn_a, drawn_b),
         moved=_images(common, one, other),
@@ -124,10 +114,10 @@ def significant(ends: tuple[float, float], p_value: float) -> bool:
 def p_of_difference(one: "ModelCounts", other: "ModelCounts", differences: np.ndarray) -> float:
     """differences: of the resamples."""
     if one.is_hits and other.is_hits:
-        return sign_test(one.counts[0][:, 0], other.counts[0][:, 0])
+        return intervals.sign_test(one.counts[0][:, 0], other.counts[0][:, 0])
     if one.is_by_image and other.is_by_image:  # with few images, resamples are overconfident
-        return flip_test(other.by_image - one.by_image)
-    return p_value(differences)
+        return intervals.flip_test(other.by_image - one.by_image)
+    return intervals.p_value(differences)
 
 
 def _require_one_measure(ids: str, a: Result, b: Result) -> None:
@@ -193,11 +183,11 @@ class ModelCounts:
         return 100 * np.mean([class_iou(one) for one in summed], axis=0)
 
     def resampled(self, weights: np.ndarray) -> list[np.ndarray]:
-        return [resample(counts, weights) for counts in self.counts]
+        return [intervals.resample(counts, weights) for counts in self.counts]
 
     @cached_property
     def totals(self) -> list[np.ndarray]:
-        return [total(counts) for counts in self.counts]
+        return [intervals.total(counts) for counts in self.counts]
 
     @cached_property
     def value(self) -> float:
@@ -211,7 +201,7 @@ class ModelCounts:
     @property
     def effects(self) -> np.ndarray:
         """By image: how much lower the score would be without it."""
-        without = [leave_one_out(counts, self._percent) for counts in self.counts]
+        without = [intervals.leave_one_out(counts, self._percent) for counts in self.counts]
         return self.value - np.mean(without, axis=0)
 
     @property
@@ -247,7 +237,8 @@ def _classes(
     by_class = (side.score_by_class(side.totals) for side in (one, other))
     moves = []
     for i, (name, x, y) in enumerate(zip(one.classes, *by_class, strict=True)):
-        ends = None if np.isnan(x + y) or np.isnan(drawn[:, i]).all() else interval(drawn[:, i])
+        known = not np.isnan(x + y) and not np.isnan(drawn[:, i]).all()
+        ends = intervals.interval(drawn[:, i]) if known else None
         moves.append(_move(name, x, y, interval=ends))
     return tuple(
         sorted(moves, key=lambda m: (m.difference is None, -abs(m.difference or 0), m.name))

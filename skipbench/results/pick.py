@@ -21,7 +21,8 @@ def pick(stored: Sequence[Stored], name: str) -> list[Stored]:
     of_id = [one for one in stored if one.result.id == name]
     at_path = [one for one in stored if one.ckpt and Path(one.ckpt).resolve() == place]
     named = [one for one in stored if name in _names(one)]
-    elsewhere = [one for one in stored if not exists and _ends_with(one.ckpt, path)]
+    end = path.parts  # /on/another/machine/runA/checkpoint.pth ends with runA/checkpoint.pth
+    elsewhere = [one for one in stored if not exists and Path(one.ckpt).parts[-len(end) :] == end]
     found = of_id or at_path or named or elsewhere
     if exists and len(_checkpoints(found)) != 1:
         digest = sha256_of(weights_file(path))
@@ -55,11 +56,6 @@ def pick_one(record: Source, results: Source | Iterable[Source]) -> Stored:
 def _names(stored: Stored) -> tuple[str, str]:
     name = stored.result.checkpoint["name"]
     return name, Path(name).stem
-
-
-def _ends_with(ckpt: str, path: Path) -> bool:
-    """Whether /on/another/machine/runA/checkpoint.pth ends with runA/checkpoint.pth."""
-    return Path(ckpt).parts[-len(path.parts) :] == path.parts
 
 
 def _checkpoints(stored: Iterable[Stored]) -> set[str]:

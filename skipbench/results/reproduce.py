@@ -153,9 +153,13 @@ def _from_seeds(stored: Stored) -> Spread | None:
 def judge(stored: Stored, again: Stored, spread: Spread | None) -> Reproduction:
     old, new = Score(stored), Score(again)
     data = differing([old.images, new.images])
-    pair = _paired(stored, again)
+    has_arrays = stored.path.with_suffix(".npz").exists()
+    if not has_arrays:
+        log.warning("%s: its .npz is missing, so no images are compared", stored.path)
+    pair = _paired(stored, again) if has_arrays else None
+    same = not data and old.result.metrics == new.result.metrics
     verdict: Verdict = "different"
-    if not data and old.result.metrics == new.result.metrics and _same_arrays(stored, again):
+    if same and (not has_arrays or _same_arrays(stored, again)):
         verdict = "identical"
     elif not data and _within(new.value - old.value, spread, pair):
         verdict = "within the noise"
@@ -192,10 +196,7 @@ def _interval_words(pair: Paired | None) -> str:
 
 
 def _paired(stored: Stored, again: Stored) -> Paired | None:
-    """None for fewer than two common images, or if the record's counts are missing."""
-    if not stored.path.with_suffix(".npz").exists():
-        log.warning("%s: its .npz is missing, so no images are compared", stored.path)
-        return None
+    """None for fewer than two common images."""
     try:
         return paired(stored, again)
     except (UsageError, NumbersError) as error:
@@ -204,9 +205,7 @@ def _paired(stored: Stored, again: Stored) -> Paired | None:
 
 
 def _same_arrays(stored: Stored, again: Stored) -> bool:
-    """To the last bit; true if the record's arrays are missing."""
-    if not stored.path.with_suffix(".npz").exists():
-        return True
+    """To the last bit."""
     one, other = (
         {name: (array.dtype, array.shape, array.tobytes()) for name, array in side.arrays().items()}
         for side in (stored, again)

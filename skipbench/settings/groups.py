@@ -213,6 +213,14 @@ class OutputSettings(Settings):
         Path("results"), help="Folder for records.", parse=parsers.path, panel=OUTPUT,
         metavar="DIR", moves=False,
     )  # fmt: skip
+    log: tuple[str, ...] = setting(
+        (), help="Also log to tensorboard:DIR, wandb:PROJECT or mlflow:URI. Repeatable.",
+        parse=parsers.trackers, panel=OUTPUT, metavar="PLACE", several=True, moves=False,
+    )  # fmt: skip
+
+    def check(self) -> None:
+        super().check()
+        parsers.require_packages(self.log)
 
     def ensure_files(self) -> None:
         ensure_writable(self.out)

@@ -3,23 +3,25 @@
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from skipbench.errors import UsageError, did_you_mean
 from skipbench.features.layers import NAMED, check_layers
 
 Parse = Callable[[Any], Any]
+Parser = TypeVar("Parser", bound=Callable[..., Any])
 
 
 class InvalidError(ValueError):
     """What was expected instead; `Settings.parse` prepends the option and the value."""
 
 
-def offers(*words: str) -> Callable[[Parse], Parse]:
+def offers(*words: str) -> Callable[[Parser], Parser]:
     """Adds the words that the shell completes."""
 
-    def mark(parse: Parse) -> Parse:
+    def mark(parse: Parser) -> Parser:
         parse.words = words  # type: ignore[attr-defined]
         return parse
 
@@ -124,6 +126,33 @@ def several(value: Any) -> tuple[Any, ...]:
 def texts(value: Any) -> tuple[str, ...]:
     """One or several, not split: a name may contain a comma."""
     return tuple(map(text, several(value)))
+
+
+TRACKERS = ("tensorboard", "wandb", "mlflow")
+
+
+@offers(*(f"{engine}:" for engine in TRACKERS))
+def trackers(value: Any, base: Path = Path()) -> tuple[str, ...]:
+    """Places to log to. base: of relative folders."""
+
+    def one(place: str) -> str:
+        engine, _, where = place.partition(":")
+        if engine not in TRACKERS or not where.strip():
+            near = "" if engine in TRACKERS else _hint(engine, TRACKERS)
+            raise InvalidError(f"expected tensorboard:DIR, wandb:PROJECT or mlflow:URI{near}")
+        is_path = engine == "tensorboard" or (engine == "mlflow" and ":" not in where)
+        return f"{engine}:{base / Path(where).expanduser()}" if is_path else place
+
+    return distinct(one(text(place)) for place in several(value))
+
+
+def require_packages(places: Iterable[str]) -> None:
+    for engine in dict.fromkeys(place.partition(":")[0] for place in places):
+        spec = find_spec(engine)
+        if spec is None or spec.origin is None:  # wandb writes a folder of its own name
+            raise UsageError(
+                f"--log {engine} needs the package {engine}: pip install 'skipbench[{engine}]'"
+            )
 
 
 def path(value: Any) -> Path:

@@ -16,6 +16,7 @@ from skipbench.settings.groups import ReadingSettings
 from skipbench.suites.plan import Cell, Ledger, Plan, error_facts, make_plan, settings_of
 from skipbench.suites.problems import Problems
 from skipbench.suites.read import CheckpointEntry
+from skipbench.tracking import log_results
 
 if TYPE_CHECKING:
     from skipbench.evaluations.run import Need, Run
@@ -85,12 +86,14 @@ def run(
     cache: str | Path | None = None,
     only: Sequence[str] = (),
     force: bool = False,
+    log: str | Sequence[str] | None = None,
 ) -> list[Outcome]:
     """`skipbench run`: every cell of a suite. A failed cell is an outcome, not an exception; a
     mistake in the suite itself raises."""
     plan = make_plan(
-        path, out=out, data_root=data_root, device=device, cache=cache, only=only, force=force
-    )
+        path, out=out, data_root=data_root, device=device, cache=cache, only=only, force=force,
+        log=log,
+    )  # fmt: skip
     return carry_out(plan)
 
 
@@ -126,6 +129,7 @@ class Execution:
 
     def done_before(self, cell: Cell, results: list[Result]) -> None:
         self._first_name(results[0].checkpoint, cell.checkpoint.name)
+        log_results(self.plan.places.log, results)
         self._end(Outcome(cell, "done before", tuple(results)))
 
     def announce(self, cell: Cell) -> None:

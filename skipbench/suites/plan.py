@@ -20,8 +20,8 @@ from skipbench.evaluations import Evaluation, find_evaluation
 from skipbench.files import cache_folder, read_json, user_path, write_whole
 from skipbench.record_store import find_result
 from skipbench.records import RESULT_SCHEMA, Result
-from skipbench.settings import Settings
-from skipbench.settings.parsers import InvalidError
+from skipbench.settings import Settings, shown
+from skipbench.settings.parsers import InvalidError, require_packages
 from skipbench.suites.problems import Problems
 from skipbench.suites.read import SUITE_KEYS, CheckpointEntry, EvaluationEntry, Suite, read_suite
 
@@ -77,6 +77,7 @@ class Places:
     data_root: str | None = None
     cache: str | None = None
     cache_limit: int | None = None  # None: the default
+    log: tuple[str, ...] = ()
     force: bool = False
 
 
@@ -96,18 +97,19 @@ def make_plan(
 ) -> Plan:
     """The suite read and checked, and its data sets opened; no weights are read.
 
-    only: names of checkpoints, or patterns; given: out, data_root, device, cache, which take
+    only: names of checkpoints, or patterns; given: out, data_root, device, cache, log, which take
     precedence over the suite.
     """
     given = {key: value for key, value in given.items() if value is not None}
-    if "device" in given:
+    for name in given.keys() & {"device", "log"}:
         try:
-            SUITE_KEYS["device"](given["device"])
+            given[name] = SUITE_KEYS[name](given[name])
         except InvalidError as error:
-            raise UsageError(f"--device {given['device']}: {error}") from None
+            raise UsageError(f"--{name} {shown(given[name])}: {error}") from None
     suite = read_suite(path)
     settings = {"out": "results", **suite.settings, **given}
     places = Places(out=user_path(settings.pop("out")), force=force, **settings)
+    require_packages(places.log)
     cells = tuple(_cells(_chosen(suite.checkpoints, only), suite.evaluations))
     return Plan(suite, places, cells, _open_data(suite, places, cells))
 

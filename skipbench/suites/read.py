@@ -19,6 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from glob import escape, glob
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ READING = {name: option.parse for name, option in ReadingSettings.options().item
 SUITE_KEYS: dict[str, Parse] = {
     "out": parsers.text, "data_root": parsers.text, "cache": parsers.text,
     "cache_limit": StoredFeatureSettings.options()["cache_limit"].parse,
-    "device": READING["device"],
+    "device": READING["device"], "log": parsers.trackers,
 }  # fmt: skip
 CHECKPOINT_KEYS: dict[str, Parse] = {
     "name": parsers.text, "path": parsers.text, "sha256": parse_sha256,
@@ -123,7 +124,8 @@ def read_suite(path: str | Path) -> Suite:
     def absolute(value: Any) -> str:
         return str(base / user_path(parsers.text(value)))
 
-    folders = dict.fromkeys(("out", "data_root", "cache"), absolute)
+    folders: dict[str, Parse] = dict.fromkeys(("out", "data_root", "cache"), absolute)
+    folders["log"] = partial(parsers.trackers, base=base)
     tables = dict.fromkeys(("checkpoint", "evaluation"), lambda value: value)
     settings = top.checked({**SUITE_KEYS, **folders, **tables})
     checkpoints = [

@@ -20,6 +20,7 @@ class Pca(Evaluation):
     run = "PcaRun"
     settings = PcaSettings
     metrics = {"coherence": "coherence"}
+    task = "image-feature-extraction"
     by_block = True
     hidden_settings = frozenset({"feature"})
     tiles = {"pca": "PCA"}

@@ -23,6 +23,7 @@ class Tokencut(Evaluation):
     settings = TokencutSettings
     version = 2  # 1 counted degenerate images as hits where the whole image would be one
     metrics = {"corloc": "CorLoc", "iou": "IoU"}
+    task = "object-detection"
     by_block = writes_one = True
     methods = {"tokencut": "TokenCut", "lost": "LOST"}
     named_by = {"method": "tokencut", "tensor": "keys", "score": "boxes"}

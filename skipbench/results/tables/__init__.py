@@ -3,6 +3,7 @@
 structure.py     a table as data: rows, cells, the best of each group, footnotes; the plain table
 layouts.py       the paper's tables and its published numbers, with records put into them
 render.py        as text: for a screen, as Markdown, LaTeX, CSV or JSON
+model_index.py   as YAML for a model card
 
 A score of partial data, of another protocol than the paper's, or of a rate or block chosen on the
 evaluated images has a footnote. Scores of different protocols never share a layout of the paper.

@@ -1,4 +1,4 @@
-"""A table as text: for a screen, as Markdown, LaTeX, CSV or JSON."""
+"""A table as text: for a screen, as Markdown, LaTeX, CSV, JSON or YAML."""
 
 import csv
 import io
@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from skipbench.errors import UsageError, printable
+from skipbench.results.tables.model_index import model_index
 from skipbench.results.tables.structure import FORMATS, Table, TableCell
 from skipbench.results.words import DASH, signed
 
@@ -25,8 +26,8 @@ def render(tables: Sequence[Table], format: str, *, fragment: bool = False) -> s
     if format == "json":
         content = [table.to_json() for table in tables]
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    if format == "csv":
-        return as_csv(tables)
+    if format in ("csv", "model-index"):
+        return as_csv(tables) if format == "csv" else model_index(tables)
     writers: dict[str, Callable[[Table], str]] = {"md": markdown, "rich": screen, "latex": latex}
     text = "\n".join(map(writers[format], tables))
     return LATEX_DOCUMENT % text if format == "latex" and not fragment else text
@@ -97,7 +98,7 @@ def as_csv(tables: Sequence[Table]) -> str:
     headers.sort(key=lambda name: name == "remarks")
     out = io.StringIO()
     writer = csv.DictWriter(out, headers, restval="", lineterminator="\n")
-    writer.writerow({name: _no_formula(name) for name in headers})
+    writer.writerow({name: no_formula(name) for name in headers})
     writer.writerows(rows)
     return out.getvalue()
 
@@ -107,15 +108,15 @@ def _csv_rows(table: Table, several: bool) -> list[dict[str, str]]:
     more = ["low", "high", "deviation"] * table.ci + ["paper", "difference"] * table.with_paper
     rows = []
     for row in table.rows:
-        line = {"table": _no_formula(table.title)} if several else {}
-        line |= zip(table.stub, map(_no_formula, row.labels), strict=True)
+        line = {"table": no_formula(table.title)} if several else {}
+        line |= zip(table.stub, map(no_formula, row.labels), strict=True)
         remarks = []
         for path, cell in zip(table.columns, row.cells, strict=True):
             name = " ".join(path)
             numbers = zip(("", *more), _csv_numbers(cell, table), strict=True)
             line |= {f"{name} {kind}".rstrip(): number for kind, number in numbers}
             remarks += [f"{name}: {footnotes[cell.mark]}"] if cell.mark else []
-        rows.append(line | {"remarks": _no_formula("; ".join(remarks))})
+        rows.append(line | {"remarks": no_formula("; ".join(remarks))})
     return rows
 
 
@@ -130,7 +131,7 @@ def _csv_numbers(cell: TableCell, table: Table) -> list[str]:
     return ["" if value is None else f"{round(value, 4):.10g}" for value in values]
 
 
-def _no_formula(text: str) -> str:
+def no_formula(text: str) -> str:
     """Quoted if a spreadsheet would run it."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 

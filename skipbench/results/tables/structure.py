@@ -12,7 +12,7 @@ from skipbench.results.entries import Entry, differing
 from skipbench.results.scores import FACTS
 from skipbench.results.words import DASH, dataset_name, setting_text
 
-FORMATS = ("rich", "md", "latex", "csv", "json")
+FORMATS = ("rich", "md", "latex", "csv", "json", "model-index")
 
 WEIGHTS = "weights (sha256)"
 
@@ -84,7 +84,7 @@ class Table:
         }
 
     def text(self, format: str = "rich", *, fragment: bool = False) -> str:
-        """format: rich (plain text here), md, latex, csv or json."""
+        """format: rich (plain text here), md, latex, csv, json or model-index."""
         from skipbench.results.tables.render import render
 
         return render([self], format, fragment=fragment)
