@@ -129,7 +129,7 @@ def _write_error(path: Path, error: OSError) -> ResourceError:
 def read_json(path: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 

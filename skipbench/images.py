@@ -9,12 +9,13 @@ import hashlib
 import logging
 import os
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -30,8 +31,8 @@ log = logging.getLogger("skipbench")
 # Part of the key of stored features: raise it whenever a pixel that reaches the model changes.
 TRANSFORM_VERSION = 2  # 2: bilinear instead of bicubic
 
-# Decompression bombs are caught by MOST_PIXELS; large photographs need no warning.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+# Decompression bombs are caught by MOST_PIXELS; odd metadata and large photographs are harmless.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 IGNORED = 255  # in decoded masks: a pixel that is not scored
 
@@ -219,11 +220,11 @@ def padded(size_hw: tuple[int, int], patch: int) -> tuple[int, int]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _opened(path: Path, decoded: bool = True) -> Iterator[Image.Image]:
     """The file, with its header read. Errors inside the block name the file."""
     try:
         # Opened as a file: by name, Pillow would memory-map some, and rotate those wrongly.
-        with path.open("rb") as file, Image.open(file) as image:
+        with path.open("rb") as file, Image.open(_checked(file) if decoded else file) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise _bad(
                     path, f"{image.width}×{image.height} pixels; not decoded (decompression bomb?)"
@@ -241,6 +242,26 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         raise _bad(path, f"truncated or damaged ({error})") from None
 
 
+def _checked(file: BinaryIO) -> BinaryIO:
+    """A PNG's checksums are compared: Pillow leaves out those of the pixels. A JPEG must have an
+    end: where a marker is read in damaged data, Pillow takes it for one."""
+    start = file.read(8)
+    if start.startswith(b"\xff\xd8") and b"\xff\xd9" not in file.read():
+        raise ValueError("it ends too early")
+    if start == b"\x89PNG\r\n\x1a\n":
+        rest, kind = memoryview(file.read()), b""
+        while kind != b"IEND":
+            end = 8 + int.from_bytes(rest[:4])
+            if len(rest) < end + 4:
+                raise ValueError("it ends too early")
+            kind = bytes(rest[4:8])
+            if zlib.crc32(rest[4:end]) != int.from_bytes(rest[end : end + 4]):
+                raise ValueError(f"{kind!r} does not match its checksum")
+            rest = rest[end + 4 :]
+    file.seek(0)
+    return file
+
+
 def _bad(path: Path, what: str) -> DataError:
     return DataError(
         f"{path}: {what}.\nDownload it again, or leave it out with --skip-bad 1 (`extract` and "
@@ -255,7 +276,7 @@ def read_size(path: Path) -> tuple[int, int]:
 
 def read_header(path: Path) -> tuple[tuple[int, int], int]:
     """Height and width as stored, and the EXIF orientation, 1 to 8."""
-    with _opened(path) as image:
+    with _opened(path, decoded=False) as image:
         orientation = _orientation(image)
         if image.format != "TIFF":
             return (image.height, image.width), orientation

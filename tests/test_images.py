@@ -100,6 +100,28 @@ def test_truncated(tmp_path, keep):
         read_image(tmp_path / "x.jpg")
 
 
+@pytest.mark.parametrize("mode", ["L", "P"])
+def test_a_flipped_bit_in_a_mask_is_found_by_its_checksum(tmp_path, mode):
+    mask = Image.fromarray(noise(24, 40) % 3)
+    if mode == "P":
+        mask.putpalette(list(range(256)) * 3)
+    mask.save(tmp_path / "x.png")
+    data = bytearray((tmp_path / "x.png").read_bytes())
+    data[-20] ^= 1  # the last of the pixels, which Pillow does not check
+    (tmp_path / "x.png").write_bytes(data)
+    with pytest.raises(DataError, match=r"b'IDAT' does not match its checksum"):
+        read_mask(tmp_path / "x.png")
+
+
+def test_jpeg_without_an_end(tmp_path):
+    """Pillow reads up to a marker, which damaged pixels may look like."""
+    Image.fromarray(gradient()).save(tmp_path / "x.jpg")
+    data = (tmp_path / "x.jpg").read_bytes()
+    (tmp_path / "x.jpg").write_bytes(data[:-6] + b"\xff\xc4" + data[-4:-2])
+    with pytest.raises(DataError, match="it ends too early"):
+        read_image(tmp_path / "x.jpg")
+
+
 @pytest.mark.parametrize("size_hw", [(10_000, 19_000), (20_000, 20_000)])
 def test_bomb(tmp_path, size_hw):
     """A small file whose header promises many pixels: beyond our limit, and beyond Pillow's."""

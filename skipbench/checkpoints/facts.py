@@ -32,7 +32,7 @@ POSITION_RULES: dict[str, PositionRule] = {
 WIDE_HEADS = {1280: 16, 1408: 16, 1664: 16}  # ViT-H, ViT-g, ViT-G
 
 ARGUMENT_KEYS = ("args", "config", "cfg", "hyper_parameters", "opt", "model_args")
-PLAIN = (bool, int, float, str, tuple, list, np.generic)
+PLAIN = (bool, int, float, str, np.generic)
 NUMBER_OF_HEADS = ("num_heads", "num_attention_heads", "heads", "n_heads")
 
 Stated = tuple[Any, str]  # a value, and where it was read from
@@ -67,7 +67,7 @@ class Metadata:
         if not isinstance(values, Mapping):
             return
         for name, value in values.items():
-            if isinstance(name, str) and isinstance(value, PLAIN):
+            if isinstance(name, str) and _is_plain(value):
                 is_file = place == "" or ":" in place or "." in place
                 where = f"{place} {name}".strip() if is_file else f"{place}.{name}"
                 self.entries.append((name, value, where))
@@ -84,7 +84,7 @@ class Metadata:
         stated = self.find(*names)
         try:
             return None if stated is None else (float(stated[0]), stated[1])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
 
     def integer(self, *names: str) -> tuple[int, str] | None:
@@ -94,6 +94,13 @@ class Metadata:
     def text(self, *names: str) -> tuple[str, str] | None:
         stated = self.find(*names)
         return None if stated is None else (str(stated[0]), stated[1])
+
+
+def _is_plain(value: Any) -> bool:
+    """A short value, or a size. (A list may contain itself, and its text have no end.)"""
+    if isinstance(value, tuple | list):
+        return len(value) < 5 and all(isinstance(one, PLAIN) for one in value)
+    return isinstance(value, PLAIN)
 
 
 # There is no standard name for it: these mean "with residual connections", or "without".
@@ -146,14 +153,14 @@ def optimizer_of(metadata: Metadata, tree: Any) -> tuple[str, str] | None:
 def stated_grid(metadata: Metadata, found: BackboneTensors) -> tuple[int, int] | None:
     """The grid of position embeddings, if the file states a training size that is not square."""
     stated = metadata.find("img_size", "image_size", "input_size")
-    if stated is None or not isinstance(stated[0], tuple | list) or "pos_embed" not in found.state:
+    positions, kernel = found.state.get("pos_embed"), found.state["patch_embed.proj.weight"]
+    if stated is None or not isinstance(stated[0], tuple | list):
         return None
-    sizes = [int(side) for side in stated[0] if isinstance(side, int)][-2:]
-    patch = found.state["patch_embed.proj.weight"].shape[-1]
-    if len(sizes) != 2:
+    sizes = [side for side in stated[0] if isinstance(side, int) and side > 0][-2:]
+    if len(sizes) != 2 or positions is None or positions.ndim != 3 or 0 in kernel.shape[-1:]:
         return None
-    height, width = sizes[0] // patch, sizes[1] // patch
-    entries = found.state["pos_embed"].shape[1]
+    height, width = (side // kernel.shape[-1] for side in sizes)
+    entries = positions.shape[1]
     return (height, width) if entries - height * width in (0, 1, 2) else None
 
 
@@ -175,8 +182,7 @@ def gather_facts(
     _check_shape(metadata, shape, expected, name)
     heads, sources["heads"] = _heads(metadata, shape.width, layout, expected, name)
     rule, sources["position_rule"] = _position_rule(layout, shape, metadata, position_rule)
-    eps = metadata.number("layer_norm_eps", "norm_eps")
-    sources["norm_eps"] = eps[1] if eps else "as in DINO, DINOv2, MAE, DeiT and timm"
+    eps, sources["norm_eps"] = _norm_eps(metadata, name)
     sources["preprocessing"] = "as in DINO, DINOv2, MAE, DeiT"
     sources["weights"] = f"from {found.branch}" if found.branch.words else "the only ones there"
 
@@ -198,7 +204,7 @@ def gather_facts(
         **{field.name: getattr(shape, field.name) for field in fields(Shape)},
         heads=heads,
         position_rule=rule,
-        norm_eps=eps[0] if eps else 1e-6,
+        norm_eps=eps,
         sources=sources,
         dropped=found.dropped,
         notes=_notes(found),
@@ -271,6 +277,16 @@ def _position_rule(
     if layout == "transformers" and family and family[0] in ("deit", "vit_mae"):
         return "size", f"{family[0]}'s rule"
     return POSITION_RULES[layout], f"{layout}'s rule"
+
+
+def _norm_eps(metadata: Metadata, name: str) -> tuple[float, str]:
+    names = ("layer_norm_eps", "norm_eps")
+    stated, eps = metadata.find(*names), metadata.number(*names)
+    if stated is None:
+        return 1e-6, "as in DINO, DINOv2, MAE, DeiT and timm"
+    if eps is None or not 0 < eps[0] < 1:
+        raise CheckpointError(f"{name}: {stated[1]} states an epsilon of {stated[0]!r}")
+    return eps
 
 
 def _heads(

@@ -29,6 +29,7 @@ OTHER_WORDS = frozenset(
     "_fsdp_wrapped_module _forward_module".split()
 )
 PREFIX_WORDS = TEACHER_WORDS | STUDENT_WORDS | OTHER_WORDS
+DEEPEST, MOST_PLACES = 16, 4  # of a dictionary of tensors
 # First word of keys that are no part of the backbone, or that features do not need.
 HEAD_WORDS = frozenset(
     "head heads head_dist fc fc_norm dino_head ibot_head classifier projector projection_head "
@@ -99,14 +100,17 @@ def find_backbone(tree: Any, weights: str | None, name: str) -> BackboneTensors:
 
 
 def _tensors(
-    tree: Any, path: tuple[str, ...] = ()
+    tree: Any, path: tuple[str, ...] = (), seen: Counter[int] | None = None
 ) -> Iterator[tuple[tuple[str, ...], str, Mapping[Any, Any]]]:
     """(path of its dictionary, key, dictionary) of each tensor in the tree."""
-    if not isinstance(tree, Mapping):
+    seen = Counter() if seen is None else seen
+    # In a pickle, a dictionary may be in several places, or contain itself.
+    if not isinstance(tree, Mapping) or len(path) > DEEPEST or seen[id(tree)] > MOST_PLACES:
         return
+    seen[id(tree)] += 1
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _tensors(value, (*path, str(key)))
+            yield from _tensors(value, (*path, str(key)), seen)
         elif isinstance(value, torch.Tensor):
             yield path, str(key), tree
 
@@ -238,5 +242,9 @@ def _join_qkv(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     for key, three in parts.items():
         if missing := {"query", "key", "value"} - three.keys():
             raise CheckpointError(f"{key}: the {' and '.join(sorted(missing))} part is missing")
-        joined[key] = torch.cat([three["query"], three["key"], three["value"]])
+        try:
+            joined[key] = torch.cat([three["query"], three["key"], three["value"]])
+        except RuntimeError:
+            shapes = ", ".join(str(tuple(part.shape)) for part in three.values())
+            raise CheckpointError(f"{key}: its three parts do not fit: {shapes}") from None
     return joined

@@ -376,6 +376,13 @@ def test_another_hash_is_told_with_both(tmp_path, state):
         (lambda s: prefixed(s, "unheard_of."), "no vision transformer.*(?s:.*)unheard_of"),
         (lambda s: s | {"norm.bias": torch.ones(7)}, r"norm.bias is \(7,\), not \(128,\)"),
         (lambda s: s | {"pos_embed": torch.ones(1, 24, 128)}, "not a square grid"),
+        (lambda s: s | {"pos_embed": torch.ones(1, 26, 64)}, "pos_embed .*128 wide"),
+        (lambda s: s | {"cls_token": torch.ones(128)}, "cls_token .*3 dimensions"),
+        (lambda s: s | {"blocks.0.mlp.fc1.weight": torch.ones(())}, "fc1.weight is "),
+        (lambda s: s | {"norm.bias": torch.ones(128).int()}, r"\(torch.int32\): norm.bias"),
+        (lambda s: s | {"blocks.0.norm1.bias": torch.ones(128).to_sparse()}, "not plain"),
+        (lambda s: s | {f"blocks.{10**6}.x": torch.ones(2)}, "unexpected: blocks.1000000.x"),
+        (lambda s: s | {"patch_embed.proj.weight": torch.ones(128, 3, 0, 0)}, "patch embedding"),
         (lambda s: torch.ones(3), "contains a Tensor"),
         (lambda s: {"epoch": 3}, "contains no tensors"),
     ],
@@ -418,6 +425,27 @@ def test_nan_in_the_weights_is_named(tmp_path, state, key, value, words):
     with pytest.raises(NumbersError, match=words) as caught:
         open_checkpoint(saved(tmp_path, broken))
     assert caught.value.exit_code == 6
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0, -1e-6, 7, "small", []])
+def test_an_epsilon_that_cannot_be(tmp_path, state, value):
+    arguments = argparse.Namespace(norm_eps=value)
+    with pytest.raises(CheckpointError, match="states an epsilon of"):
+        open_checkpoint(saved(tmp_path, {"teacher": state, "args": arguments}))
+
+
+def test_an_epoch_beyond_all_numbers_is_not_known(tmp_path, state):
+    assert (
+        open_checkpoint(saved(tmp_path, {"teacher": state, "epoch": 10**400})).facts.epoch is None
+    )
+
+
+@pytest.mark.parametrize("shape", [(128, 64), ()])
+def test_three_parts_that_do_not_fit(tmp_path, state, shape):
+    parts = transformers_state(state)
+    parts["encoder.layer.0.attention.attention.key.weight"] = torch.ones(shape)
+    with pytest.raises(CheckpointError, match="its three parts do not fit"):
+        open_checkpoint(saved(tmp_path, parts))
 
 
 def test_half_precision_weights_are_read(tmp_path, state):
