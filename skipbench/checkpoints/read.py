@@ -13,7 +13,7 @@ import torch
 
 from skipbench.checkpoints.facts import TIMM_SOURCE, Expected, Metadata, gather_facts, stated_grid
 from skipbench.checkpoints.files import RawFile, digest_of_tensors, read_file
-from skipbench.checkpoints.layouts import find_backbone
+from skipbench.checkpoints.layouts import find_backbone, name_foreign
 from skipbench.checkpoints.shape import canonical
 from skipbench.errors import CheckpointError, did_you_mean
 from skipbench.records import CheckpointFacts, PositionRule
@@ -55,9 +55,12 @@ def open_checkpoint(
         raise CheckpointError(
             f"{source} is not the expected file:\nsha256 {raw.sha256}\nexpected {expected.sha256}"
         )
-    found = find_backbone(raw.tree, weights, name)
     metadata = Metadata(raw)
-    state, shape = canonical(found.state, stated_grid(metadata, found), name)
+    try:
+        found = find_backbone(raw.tree, weights, name)
+        state, shape = canonical(found.state, stated_grid(metadata, found), name)
+    except CheckpointError as error:
+        raise CheckpointError(name_foreign(raw.tree, name) or str(error)) from None
     facts = gather_facts(raw, found, metadata, shape, expected, name, position_rule)
     return Checkpoint(state, facts)
 

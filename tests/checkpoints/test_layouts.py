@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import timm
 import torch
 from conftest import original_state, pixels
 from safetensors.torch import load_file, save_file
@@ -390,6 +391,46 @@ def test_another_hash_is_told_with_both(tmp_path, state):
 def test_keys_that_do_not_fit_are_listed(tmp_path, state, change, words):
     with pytest.raises(CheckpointError, match=words):
         open_checkpoint(saved(tmp_path, change(state)))
+
+
+TIMM = {
+    "swin_tiny_patch4_window7_224": "a Swin",
+    "beit_base_patch16_224": "a BEiT",
+    "convnext_atto": "a ConvNeXt",
+    "resnet18": "a ResNet",
+    "vit_base_patch16_siglip_224": "a SigLIP",
+    "vit_base_patch32_clip_224": "a CLIP",
+    "vit_small_patch16_dinov3": "rotary positions, such as DINOv3",
+    "eva02_tiny_patch14_224": "an EVA",
+}
+FOREIGN = {
+    "openai clip": ("visual.transformer.resblocks.0.ln_1.weight", "a CLIP"),
+    "transformers clip": ("vision_model.pre_layrnorm.weight", "a CLIP"),
+    "transformers siglip": ("vision_model.head.probe", "a SigLIP"),
+    "transformers swin": ("encoder.layers.0.blocks.0.layernorm_before.weight", "a Swin"),
+    "transformers resnet": ("encoder.stages.0.layers.0.layer.0.convolution.weight", "a ResNet"),
+    "dinov3": ("storage_tokens", "a DINOv3"),
+    "transformers dinov3": ("layer.0.attention.q_proj.weight", "a DINOv3"),
+    "meta convnext": ("stages.0.0.dwconv.weight", "a ConvNeXt"),
+    "in a branch": ("teacher.backbone.layers.0.blocks.0.norm1.weight", "a Swin"),
+}
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_timms_other_architectures_are_named(tmp_path, name):
+    with torch.device("meta"):
+        model = timm.create_model(name, depth=1) if "vit" in name else timm.create_model(name)
+    state = {key: torch.zeros(()).expand(value.shape) for key, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError, match=TIMM[name]) as caught:
+        open_checkpoint(saved(tmp_path, state))
+    assert "cannot be loaded yet" in str(caught.value) and str(caught.value).count("\n") < 3
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_other_architectures_are_named_by_a_key(tmp_path, name):
+    key, words = FOREIGN[name]
+    with pytest.raises(CheckpointError, match=f"{words}.*{key}.* cannot be loaded yet"):
+        open_checkpoint(saved(tmp_path, {key: torch.ones(2)}))
 
 
 @pytest.mark.parametrize(
