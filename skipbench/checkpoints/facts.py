@@ -32,7 +32,7 @@ POSITION_RULES: dict[str, PositionRule] = {
 WIDE_HEADS = {1280: 16, 1408: 16, 1664: 16}  # ViT-H, ViT-g, ViT-G
 
 ARGUMENT_KEYS = ("args", "config", "cfg", "hyper_parameters", "opt", "model_args")
-PLAIN = (bool, int, float, str, np.generic)
+PLAIN, LARGEST = (bool, int, float, str, np.generic), 10**18
 NUMBER_OF_HEADS = ("num_heads", "num_attention_heads", "heads", "n_heads")
 
 Stated = tuple[Any, str]  # a value, and where it was read from
@@ -84,7 +84,7 @@ class Metadata:
         stated = self.find(*names)
         try:
             return None if stated is None else (float(stated[0]), stated[1])
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError):
             return None
 
     def integer(self, *names: str) -> tuple[int, str] | None:
@@ -97,10 +97,10 @@ class Metadata:
 
 
 def _is_plain(value: Any) -> bool:
-    """A short value, or a size. (A list may contain itself, and its text have no end.)"""
-    if isinstance(value, tuple | list):
-        return len(value) < 5 and all(isinstance(one, PLAIN) for one in value)
-    return isinstance(value, PLAIN)
+    """A value or a size with a short text. (A list may contain itself.)"""
+    parts = value if isinstance(value, tuple | list) else [value]
+    short = not any(isinstance(one, int) and abs(one) > LARGEST for one in parts)
+    return len(parts) < 5 and short and all(isinstance(one, PLAIN) for one in parts)
 
 
 # There is no standard name for it: these mean "with residual connections", or "without".
@@ -157,7 +157,9 @@ def stated_grid(metadata: Metadata, found: BackboneTensors) -> tuple[int, int] |
     if stated is None or not isinstance(stated[0], tuple | list):
         return None
     sizes = [side for side in stated[0] if isinstance(side, int) and side > 0][-2:]
-    if len(sizes) != 2 or positions is None or positions.ndim != 3 or 0 in kernel.shape[-1:]:
+    if len(sizes) != 2 or positions is None or positions.ndim != 3:
+        return None
+    if kernel.ndim != 4 or not kernel.shape[-1]:
         return None
     height, width = (side // kernel.shape[-1] for side in sizes)
     entries = positions.shape[1]

@@ -258,7 +258,7 @@ def _pickle_error(
             f"{path} is pickled with protocol {protocol}, which cannot be read safely.\n"
             "Save it with torch.save and its default protocol (2), or as safetensors."
         )
-    why = str(error).strip().split("\n")[0][:120]
+    why = str(error).split("WeightsUnpickler error:")[-1].strip().split("\n")[0][:120]
     return CheckpointError(f"{path} ({size:,} bytes) cannot be read as weights: {why}")
 
 

@@ -26,10 +26,6 @@ class Checkpoint:
     state: dict[str, torch.Tensor]  # canonical names, float32, on the CPU
     facts: CheckpointFacts
 
-    @property
-    def parameters(self) -> int:
-        return sum(tensor.numel() for tensor in self.state.values())
-
 
 def open_checkpoint(
     source: str | Path,

@@ -379,6 +379,10 @@ def test_another_hash_is_told_with_both(tmp_path, state):
         (lambda s: s | {"pos_embed": torch.ones(1, 24, 128)}, "not a square grid"),
         (lambda s: s | {"pos_embed": torch.ones(1, 26, 64)}, "pos_embed .*128 wide"),
         (lambda s: s | {"cls_token": torch.ones(128)}, "cls_token .*3 dimensions"),
+        (
+            lambda s: {"img_size": [8, 8], **s, "patch_embed.proj.weight": torch.ones(())},
+            "patch embedding has the shape",
+        ),
         (lambda s: s | {"blocks.0.mlp.fc1.weight": torch.ones(())}, "fc1.weight is "),
         (lambda s: s | {"norm.bias": torch.ones(128).int()}, r"\(torch.int32\): norm.bias"),
         (lambda s: s | {"blocks.0.norm1.bias": torch.ones(128).to_sparse()}, "not plain"),
