@@ -6,7 +6,7 @@ is returned with the place it was read from; contradictions about the architectu
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -139,11 +139,11 @@ def _variant(value: Any, negated: bool) -> Residual | None:
 def optimizer_of(metadata: Metadata, tree: Any) -> tuple[str, str] | None:
     if stated := metadata.text("optimizer", "opt", "optim", "optimizer_name"):
         return stated[0].lower(), stated[1]
-    state = tree.get("optimizer") if isinstance(tree, Mapping) else None
-    if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping):
+    for key in ("optimizer", "state"):
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    slots = next(iter(tree.values()), None) if isinstance(tree, Mapping) else None
+    if not isinstance(slots, Mapping):
         return None
-    first = next(iter(state["state"].values()), None)
-    slots = first if isinstance(first, Mapping) else {}
     for slot, optimizer in (("GG", "soap"), ("exp_avg_sq", "adam(w)"), ("momentum_buffer", "sgd")):
         if slot in slots:
             return optimizer, f"optimizer: its state has {slot}"
@@ -178,7 +178,7 @@ def gather_facts(
     name: str,
     position_rule: PositionRule | None,
 ) -> CheckpointFacts:
-    sources = {field.name: "shapes of the weights" for field in fields(Shape)}
+    sources = dict.fromkeys(vars(shape), "shapes of the weights")
     sources["sha256"] = raw.sha256_source
     layout, sources["layout"] = _layout(found, metadata, raw)
     _check_shape(metadata, shape, expected, name)
@@ -203,7 +203,7 @@ def gather_facts(
         sha256=raw.sha256,
         layout=layout,
         weights=found.branch.role,
-        **{field.name: getattr(shape, field.name) for field in fields(Shape)},
+        **vars(shape),
         heads=heads,
         position_rule=rule,
         norm_eps=eps,

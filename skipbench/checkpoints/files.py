@@ -11,7 +11,6 @@ import io
 import json
 import pickletools
 import re
-import struct
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -155,27 +154,24 @@ def _check_safetensors_length(path: Path) -> None:
     """The header says how long the file must be, so truncation is reported with both sizes."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        first = file.read(8)
-        length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+        length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= LARGEST_HEADER:
             raise CheckpointError(
                 f"{path} is not a safetensors file: its header would be {length:,} bytes long,\n"
                 f"but the file has {size:,}."
             )
         header = file.read(length)
-    try:
-        entries = json.loads(header)
-        ends = [e["data_offsets"][1] for name, e in entries.items() if name != "__metadata__"]
-        needed = 8 + length + max(ends, default=0)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
-        needed = None
     if len(header) < length:
         raise CheckpointError(
             f"{path} is cut off inside its header: {size:,} bytes there, "
             f"{8 + length:,} needed for the header alone."
         )
-    if needed is None:
-        raise CheckpointError(f"{path}: the safetensors header is damaged")
+    try:
+        entries = json.loads(header)
+        ends = [e["data_offsets"][1] for name, e in entries.items() if name != "__metadata__"]
+        needed = 8 + length + max(ends, default=0)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
+        raise CheckpointError(f"{path}: the safetensors header is damaged") from None
     if size < needed:
         raise CheckpointError(
             f"{path} is cut off: {size:,} of {needed:,} bytes. Download or copy it again."

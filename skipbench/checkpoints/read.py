@@ -3,7 +3,7 @@
 import logging
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -114,11 +114,10 @@ def _can_reach(address: str) -> bool:
         return True  # behind a proxy, reachability cannot be tested
     parts = urlsplit(address)
     port = parts.port or (80 if parts.scheme == "http" else 443)
-    try:
+    with suppress(OSError):
         socket.create_connection((parts.hostname or "", port), SECONDS_TO_ANSWER).close()
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _why(name: str, error: Exception, reachable: bool) -> str:
