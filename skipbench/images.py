@@ -38,6 +38,7 @@ IGNORED = 255  # in decoded masks: a pixel that is not scored
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".gif"})
 MOST_PIXELS = 180_000_000  # more is taken for a decompression bomb
+BAND = 2048  # rows that are converted at once
 
 
 class Picture(Protocol):
@@ -305,6 +306,17 @@ def _to_rgb(image: Image.Image) -> np.ndarray:
     """HWC uint8."""
     if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
         raise ValueError(f"pixels of mode {image.mode} have an unknown range")
+    image.load()  # rotates a TIFF
+    if image.height <= BAND:
+        return _rgb_of(image)
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    for top in range(0, image.height, BAND):  # whole copies of a large image would be gigabytes
+        bottom = min(top + BAND, image.height)
+        pixels[top:bottom] = _rgb_of(image.crop((0, top, image.width, bottom)))
+    return pixels
+
+
+def _rgb_of(image: Image.Image) -> np.ndarray:
     if image.mode.startswith("I"):
         # 16-bit grey, which Pillow would clip at 255 instead of scaling.
         grey = (np.asarray(image).astype(np.float64) / 257.0).round().clip(0, 255)

@@ -100,6 +100,26 @@ def test_truncated(tmp_path, keep):
         read_image(tmp_path / "x.jpg")
 
 
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "I;16", "1"])
+def test_an_image_higher_than_what_is_converted_at_once(tmp_path, mode):
+    grey = noise(5000, 3)
+    image = Image.fromarray(grey).convert("L" if mode == "I;16" else mode)
+    expected = np.asarray(image.convert("RGB"))
+    if mode == "I;16":
+        image = Image.fromarray(grey.astype(np.uint16) * 257)
+    image.save(tmp_path / "x.png")
+    np.testing.assert_array_equal(read_image(tmp_path / "x.png"), expected)
+
+
+def test_a_high_tiff_is_turned(tmp_path):
+    image = Image.fromarray(noise(5000, 3))
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "x.tif", exif=exif)
+    turned = np.rot90(np.asarray(image.convert("RGB")), -1)
+    np.testing.assert_array_equal(read_image(tmp_path / "x.tif"), turned)
+
+
 @pytest.mark.parametrize("mode", ["L", "P"])
 def test_a_flipped_bit_in_a_mask_is_found_by_its_checksum(tmp_path, mode):
     mask = Image.fromarray(noise(24, 40) % 3)

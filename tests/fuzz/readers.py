@@ -64,7 +64,8 @@ def pickle_tree(data):
         tree = reader.load()
         for key in pickle.load(file):
             one, count = reader.storages[key], int.from_bytes(file.read(8), "little")
-            one.data = np.frombuffer(file.read(count * one.dtype.itemsize), one.dtype, count)
+            size = count * one.dtype.itemsize % 2**64  # as torch computes it; data are the same
+            one.data = np.frombuffer(file.read(size), one.dtype)
     arrays = {k: v.array() for k, v in tree["teacher"].items() if isinstance(v, Tensor)}
     return arrays, vars(tree["args"]) | {"epoch": tree.get("epoch")}
 
