@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test fuzz lint bench clean
 
 help:
 	@echo "make demo   evaluate a skip and a skipless model on embedded data"
 	@echo "make test   run the tests"
+	@echo "make fuzz   read thousands of damaged files (SEED=1 COUNT=400)"
 	@echo "make lint   ruff and mypy"
 	@echo "make bench  run the benchmarks"
 
@@ -22,6 +23,9 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+fuzz: .venv/installed
+	PYTHONPATH=tests $(BIN)/python -m fuzz --seed $(or $(SEED),0) --count $(or $(COUNT),400)
 
 lint: .venv/installed
 	$(BIN)/ruff check .

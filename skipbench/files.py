@@ -138,7 +138,7 @@ def _has_cache(folder: Path) -> bool:
 def read_json(path: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 

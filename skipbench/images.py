@@ -9,12 +9,13 @@ import hashlib
 import logging
 import os
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -30,13 +31,14 @@ log = logging.getLogger("skipbench")
 # Part of the key of stored features: raise it whenever a pixel that reaches the model changes.
 TRANSFORM_VERSION = 2  # 2: bilinear instead of bicubic
 
-# Decompression bombs are caught by MOST_PIXELS; large photographs need no warning.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+# Decompression bombs are caught by MOST_PIXELS; odd metadata and large photographs are harmless.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 IGNORED = 255  # in decoded masks: a pixel that is not scored
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".gif"})
 MOST_PIXELS = 180_000_000  # more is taken for a decompression bomb
+BAND = 2048  # rows that are converted at once
 
 
 class Picture(Protocol):
@@ -217,11 +219,11 @@ def padded(size_hw: tuple[int, int], patch: int) -> tuple[int, int]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _opened(path: Path, decoded: bool = True) -> Iterator[Image.Image]:
     """The file, with its header read. Errors inside the block name the file."""
     try:
         # Opened as a file: by name, Pillow would memory-map some, and rotate those wrongly.
-        with path.open("rb") as file, Image.open(file) as image:
+        with path.open("rb") as file, Image.open(_checked(file) if decoded else file) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise _too_large(path, f"{image.width}×{image.height}")
             yield image
@@ -237,6 +239,26 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         if isinstance(error, OSError) and error.errno:  # from the system, not from the decoder
             raise DataError(f"cannot read {path}: {error.strerror}") from None
         raise _bad(path, f"truncated or damaged ({error})") from None
+
+
+def _checked(file: BinaryIO) -> BinaryIO:
+    """A PNG's checksums are compared: Pillow leaves out those of the pixels. A JPEG must have an
+    end: where a marker is read in damaged data, Pillow takes it for one."""
+    start = file.read(8)
+    if start.startswith(b"\xff\xd8") and b"\xff\xd9" not in file.read():
+        raise ValueError("it ends too early")
+    if start == b"\x89PNG\r\n\x1a\n":
+        rest, kind = memoryview(file.read()), b""
+        while kind != b"IEND":
+            end = 8 + int.from_bytes(rest[:4])
+            if len(rest) < end + 4:
+                raise ValueError("it ends too early")
+            kind = bytes(rest[4:8])
+            if zlib.crc32(rest[4:end]) != int.from_bytes(rest[end : end + 4]):
+                raise ValueError(f"{kind!r} does not match its checksum")
+            rest = rest[end + 4 :]
+    file.seek(0)
+    return file
 
 
 def _bad(path: Path, what: str, remedy: str = "Replace it") -> DataError:
@@ -258,7 +280,7 @@ def read_size(path: Path) -> tuple[int, int]:
 
 def read_header(path: Path) -> tuple[tuple[int, int], int]:
     """Height and width as stored, and the EXIF orientation, 1 to 8."""
-    with _opened(path) as image:
+    with _opened(path, decoded=False) as image:
         orientation = _orientation(image)
         if image.format != "TIFF":
             return (image.height, image.width), orientation
@@ -288,6 +310,17 @@ def _to_rgb(image: Image.Image, path: Path) -> np.ndarray:
     if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
         what = f"pixels of mode {image.mode} have an unknown range"
         raise _bad(path, what, "Save it with 8 bits per channel")
+    image.load()  # rotates a TIFF
+    if image.height <= BAND:
+        return _rgb_of(image)
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    for top in range(0, image.height, BAND):  # whole copies of a large image would be gigabytes
+        bottom = min(top + BAND, image.height)
+        pixels[top:bottom] = _rgb_of(image.crop((0, top, image.width, bottom)))
+    return pixels
+
+
+def _rgb_of(image: Image.Image) -> np.ndarray:
     if image.mode.startswith("I"):
         # 16-bit grey, which Pillow would clip at 255 instead of scaling.
         grey = (np.asarray(image).astype(np.float64) / 257.0).round().clip(0, 255)

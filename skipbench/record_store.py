@@ -156,7 +156,10 @@ def parse_json(data: bytes) -> Any:
     def no_number(name: str) -> None:
         raise ValueError(f"{name} is no number")
 
-    return json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=no_number)
+    try:
+        return json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=no_number)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 # What readers of records rely on. A record may come from anywhere, and may have been edited.
@@ -176,7 +179,7 @@ _PARTS: dict[str, dict[str, Any]] = {
     },
     "dataset": _DATA,
     "timing": {},
-    "environment": {},
+    "environment": {"call": dict | None},
 }  # fmt: skip
 
 
@@ -197,9 +200,12 @@ def _wrong_shape(content: Mapping[str, Any]) -> str:
     metrics, changes = content["metrics"], content["protocol"].get("changes") or {}
     headline, ends = metrics.get("headline"), metrics.get("interval")  # pictures have neither
     blocks = content["features"].get("blocks") or []
+    names = [*content["dataset"]["names"], *(content["training"] or {"names": []})["names"]]
     valid = {
         f"metrics: no number {headline!r}": headline is None or is_number(metrics.get(headline)),
         "metrics.interval": ends is None or is_interval(ends),
+        "no checkpoint.residual": "residual" in content["checkpoint"],
+        "names of images": all(isinstance(name, str) for name in names),
         "features.blocks": all(isinstance(block, int) for block in blocks),
         "protocol.changes": all(isinstance(v, list) and len(v) == 2 for v in changes.values()),
     }

@@ -99,6 +99,48 @@ def test_truncated(tmp_path, keep):
         read_image(tmp_path / "x.jpg")
 
 
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "I;16", "1"])
+def test_an_image_higher_than_what_is_converted_at_once(tmp_path, mode):
+    grey = noise(5000, 3)
+    image = Image.fromarray(grey).convert("L" if mode == "I;16" else mode)
+    expected = np.asarray(image.convert("RGB"))
+    if mode == "I;16":
+        image = Image.fromarray(grey.astype(np.uint16) * 257)
+    image.save(tmp_path / "x.png")
+    np.testing.assert_array_equal(read_image(tmp_path / "x.png"), expected)
+
+
+def test_a_high_tiff_is_turned(tmp_path):
+    image = Image.fromarray(noise(5000, 3))
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "x.tif", exif=exif)
+    turned = np.rot90(np.asarray(image.convert("RGB")), -1)
+    np.testing.assert_array_equal(read_image(tmp_path / "x.tif"), turned)
+
+
+@pytest.mark.parametrize("mode", ["L", "P"])
+def test_a_flipped_bit_in_a_mask_is_found_by_its_checksum(tmp_path, mode):
+    mask = Image.fromarray(noise(24, 40) % 3)
+    if mode == "P":
+        mask.putpalette(list(range(256)) * 3)
+    mask.save(tmp_path / "x.png")
+    data = bytearray((tmp_path / "x.png").read_bytes())
+    data[-20] ^= 1  # the last of the pixels, which Pillow does not check
+    (tmp_path / "x.png").write_bytes(data)
+    with pytest.raises(DataError, match=r"b'IDAT' does not match its checksum"):
+        read_mask(tmp_path / "x.png")
+
+
+def test_jpeg_without_an_end(tmp_path):
+    """Pillow reads up to a marker, which damaged pixels may look like."""
+    Image.fromarray(gradient()).save(tmp_path / "x.jpg")
+    data = (tmp_path / "x.jpg").read_bytes()
+    (tmp_path / "x.jpg").write_bytes(data[:-6] + b"\xff\xc4" + data[-4:-2])
+    with pytest.raises(DataError, match="it ends too early"):
+        read_image(tmp_path / "x.jpg")
+
+
 @pytest.mark.parametrize("size_hw", [(10_000, 19_000), (20_000, 20_000)])
 def test_bomb(tmp_path, size_hw):
     """A small file whose header promises many pixels: beyond our limit, and beyond Pillow's."""

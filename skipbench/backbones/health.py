@@ -65,15 +65,20 @@ def attention_distance(queries: torch.Tensor, keys: torch.Tensor, heads: int) ->
 
 
 def block_health(backbone: Backbone, images: torch.Tensor) -> tuple[BlockHealth, ...]:
-    """Statistics of the tokens before the first block and after each one."""
-    with torch.inference_mode(), backbone.autocast():
-        embedded = backbone.embedding(images.to(backbone.device))
-    rows = [] if embedded is None else [_health(-1, embedded, None, None)]
+    """Statistics of the tokens before the first block and after each one, up to NaN or Inf."""
+    images = images.to(backbone.device)
     attention = [name for name in ("queries", "keys") if name in backbone.tensors]
-    try:
-        features = backbone(images, range(backbone.depth), ("tokens", *attention))
-    except NumbersError:
-        return _health_until_failure(backbone, images, rows)
+    with torch.inference_mode(), backbone.autocast():
+        embedded = backbone.embedding(images)
+        rows = [] if embedded is None else [_health(-1, embedded)]
+        try:
+            features = backbone(images, range(backbone.depth), ("tokens", *attention))
+        except NumbersError:
+            for block, tokens in enumerate(backbone.block_by_block(images)):
+                rows.append(_health(block, tokens, rows[-1].norm if rows else None))
+                if not rows[-1].finite:
+                    break
+            return tuple(rows)
     for block in range(backbone.depth):
         tokens, *both = (features.patches[block, name] for name in ("tokens", *attention))
         heads = backbone.facts.heads
@@ -85,19 +90,11 @@ def block_health(backbone: Backbone, images: torch.Tensor) -> tuple[BlockHealth,
     return tuple(rows)
 
 
-def _health_until_failure(
-    backbone: Backbone, images: torch.Tensor, rows: list[BlockHealth]
-) -> tuple[BlockHealth, ...]:
-    with torch.inference_mode(), backbone.autocast():
-        for block, tokens in enumerate(backbone.block_by_block(images.to(backbone.device))):
-            rows.append(_health(block, tokens, rows[-1].norm if rows else None, None))
-            if not rows[-1].finite:
-                break
-    return tuple(rows)
-
-
 def _health(
-    block: int, tokens: torch.Tensor, norm_before: float | None, distance: float | None
+    block: int,
+    tokens: torch.Tensor,
+    norm_before: float | None = None,
+    distance: float | None = None,
 ) -> BlockHealth:
     if not torch.isfinite(tokens).all():
         nan = float("nan")

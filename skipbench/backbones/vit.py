@@ -73,8 +73,7 @@ def interpolate_positions(
         grid = F.interpolate(grid, scale_factor=factor, mode="bicubic")
     else:
         grid = F.interpolate(grid, size=new_hw, mode="bicubic", antialias=rule == "antialias")
-    if tuple(grid.shape[-2:]) != new_hw:
-        raise AssertionError(f"positions came out as {tuple(grid.shape[-2:])}, not {new_hw}")
+    assert tuple(grid.shape[-2:]) == new_hw
     return grid.permute(0, 2, 3, 1).flatten(1, 2)
 
 
@@ -225,4 +224,5 @@ def vit_model(checkpoint: Checkpoint) -> Model:
     ) -> ViTBackbone:
         return ViTBackbone(replace(checkpoint, facts=facts), residual, device, precision)
 
-    return Model(checkpoint.facts, checkpoint.parameters, build, ("skip", "skipless"))
+    parameters = sum(tensor.numel() for tensor in checkpoint.state.values())
+    return Model(checkpoint.facts, parameters, build, ("skip", "skipless"))

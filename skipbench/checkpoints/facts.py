@@ -6,7 +6,7 @@ is returned with the place it was read from; contradictions about the architectu
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -32,7 +32,7 @@ POSITION_RULES: dict[str, PositionRule] = {
 WIDE_HEADS = {1280: 16, 1408: 16, 1664: 16}  # ViT-H, ViT-g, ViT-G
 
 ARGUMENT_KEYS = ("args", "config", "cfg", "hyper_parameters", "opt", "model_args")
-PLAIN = (bool, int, float, str, tuple, list, np.generic)
+PLAIN, LARGEST = (bool, int, float, str, np.generic), 10**18
 NUMBER_OF_HEADS = ("num_heads", "num_attention_heads", "heads", "n_heads")
 
 Stated = tuple[Any, str]  # a value, and where it was read from
@@ -67,7 +67,7 @@ class Metadata:
         if not isinstance(values, Mapping):
             return
         for name, value in values.items():
-            if isinstance(name, str) and isinstance(value, PLAIN):
+            if isinstance(name, str) and _is_plain(value):
                 is_file = place == "" or ":" in place or "." in place
                 where = f"{place} {name}".strip() if is_file else f"{place}.{name}"
                 self.entries.append((name, value, where))
@@ -94,6 +94,13 @@ class Metadata:
     def text(self, *names: str) -> tuple[str, str] | None:
         stated = self.find(*names)
         return None if stated is None else (str(stated[0]), stated[1])
+
+
+def _is_plain(value: Any) -> bool:
+    """A value or a size with a short text. (A list may contain itself.)"""
+    parts = value if isinstance(value, tuple | list) else [value]
+    short = not any(isinstance(one, int) and abs(one) > LARGEST for one in parts)
+    return len(parts) < 5 and short and all(isinstance(one, PLAIN) for one in parts)
 
 
 # There is no standard name for it: these mean "with residual connections", or "without".
@@ -132,11 +139,11 @@ def _variant(value: Any, negated: bool) -> Residual | None:
 def optimizer_of(metadata: Metadata, tree: Any) -> tuple[str, str] | None:
     if stated := metadata.text("optimizer", "opt", "optim", "optimizer_name"):
         return stated[0].lower(), stated[1]
-    state = tree.get("optimizer") if isinstance(tree, Mapping) else None
-    if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping):
+    for key in ("optimizer", "state"):
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    slots = next(iter(tree.values()), None) if isinstance(tree, Mapping) else None
+    if not isinstance(slots, Mapping):
         return None
-    first = next(iter(state["state"].values()), None)
-    slots = first if isinstance(first, Mapping) else {}
     for slot, optimizer in (("GG", "soap"), ("exp_avg_sq", "adam(w)"), ("momentum_buffer", "sgd")):
         if slot in slots:
             return optimizer, f"optimizer: its state has {slot}"
@@ -146,14 +153,16 @@ def optimizer_of(metadata: Metadata, tree: Any) -> tuple[str, str] | None:
 def stated_grid(metadata: Metadata, found: BackboneTensors) -> tuple[int, int] | None:
     """The grid of position embeddings, if the file states a training size that is not square."""
     stated = metadata.find("img_size", "image_size", "input_size")
-    if stated is None or not isinstance(stated[0], tuple | list) or "pos_embed" not in found.state:
+    positions, kernel = found.state.get("pos_embed"), found.state["patch_embed.proj.weight"]
+    if stated is None or not isinstance(stated[0], tuple | list):
         return None
-    sizes = [int(side) for side in stated[0] if isinstance(side, int)][-2:]
-    patch = found.state["patch_embed.proj.weight"].shape[-1]
-    if len(sizes) != 2:
+    sizes = [side for side in stated[0] if isinstance(side, int) and side > 0][-2:]
+    if len(sizes) != 2 or positions is None or positions.ndim != 3:
         return None
-    height, width = sizes[0] // patch, sizes[1] // patch
-    entries = found.state["pos_embed"].shape[1]
+    if kernel.ndim != 4 or not kernel.shape[-1]:
+        return None
+    height, width = (side // kernel.shape[-1] for side in sizes)
+    entries = positions.shape[1]
     return (height, width) if entries - height * width in (0, 1, 2) else None
 
 
@@ -169,14 +178,13 @@ def gather_facts(
     name: str,
     position_rule: PositionRule | None,
 ) -> CheckpointFacts:
-    sources = {field.name: "shapes of the weights" for field in fields(Shape)}
+    sources = dict.fromkeys(vars(shape), "shapes of the weights")
     sources["sha256"] = raw.sha256_source
     layout, sources["layout"] = _layout(found, metadata, raw)
     _check_shape(metadata, shape, expected, name)
     heads, sources["heads"] = _heads(metadata, shape.width, layout, expected, name)
     rule, sources["position_rule"] = _position_rule(layout, shape, metadata, position_rule)
-    eps = metadata.number("layer_norm_eps", "norm_eps")
-    sources["norm_eps"] = eps[1] if eps else "as in DINO, DINOv2, MAE, DeiT and timm"
+    eps, sources["norm_eps"] = _norm_eps(metadata, name)
     sources["preprocessing"] = "as in DINO, DINOv2, MAE, DeiT"
     sources["weights"] = f"from {found.branch}" if found.branch.words else "the only ones there"
 
@@ -195,10 +203,10 @@ def gather_facts(
         sha256=raw.sha256,
         layout=layout,
         weights=found.branch.role,
-        **{field.name: getattr(shape, field.name) for field in fields(Shape)},
+        **vars(shape),
         heads=heads,
         position_rule=rule,
-        norm_eps=eps[0] if eps else 1e-6,
+        norm_eps=eps,
         sources=sources,
         dropped=found.dropped,
         notes=_notes(found),
@@ -271,6 +279,16 @@ def _position_rule(
     if layout == "transformers" and family and family[0] in ("deit", "vit_mae"):
         return "size", f"{family[0]}'s rule"
     return POSITION_RULES[layout], f"{layout}'s rule"
+
+
+def _norm_eps(metadata: Metadata, name: str) -> tuple[float, str]:
+    names = ("layer_norm_eps", "norm_eps")
+    stated, eps = metadata.find(*names), metadata.number(*names)
+    if stated is None:
+        return 1e-6, "as in DINO, DINOv2, MAE, DeiT and timm"
+    if eps is None or not 0 < eps[0] < 1:
+        raise CheckpointError(f"{name}: {stated[1]} states an epsilon of {stated[0]!r}")
+    return eps
 
 
 def _heads(

@@ -7,10 +7,10 @@ Pickles are always read with `weights_only=True`: they may construct tensors, pl
 import _codecs
 import argparse
 import hashlib
+import io
 import json
 import pickletools
 import re
-import struct
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -33,6 +33,7 @@ from skipbench.files import (
 )
 
 LARGEST_HEADER = 100_000_000  # safetensors' own limit
+LONGEST_NAME = 200  # of a global
 # Globals that are never the reason for refusing a pickle.
 HARMLESS = (
     r"torch(\.|$)|collections\.OrderedDict$|argparse\.Namespace$|_codecs\.encode$"
@@ -91,7 +92,7 @@ def _read_folder(folder: Path) -> RawFile:
         return raw
     try:
         metadata = json.loads(config.read_text("utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{config}: invalid JSON ({error})") from None
     if not isinstance(metadata, dict):
         raise CheckpointError(f"{config}: expected a JSON object")
@@ -153,27 +154,24 @@ def _check_safetensors_length(path: Path) -> None:
     """The header says how long the file must be, so truncation is reported with both sizes."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        first = file.read(8)
-        length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+        length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= LARGEST_HEADER:
             raise CheckpointError(
                 f"{path} is not a safetensors file: its header would be {length:,} bytes long,\n"
                 f"but the file has {size:,}."
             )
         header = file.read(length)
-    try:
-        entries = json.loads(header)
-        ends = [e["data_offsets"][1] for name, e in entries.items() if name != "__metadata__"]
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-        ends = None
     if len(header) < length:
         raise CheckpointError(
             f"{path} is cut off inside its header: {size:,} bytes there, "
             f"{8 + length:,} needed for the header alone."
         )
-    if ends is None:
-        raise CheckpointError(f"{path}: the safetensors header is damaged")
-    needed = 8 + length + max(ends, default=0)
+    try:
+        entries = json.loads(header)
+        ends = [e["data_offsets"][1] for name, e in entries.items() if name != "__metadata__"]
+        needed = 8 + length + max(ends, default=0)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
+        raise CheckpointError(f"{path}: the safetensors header is damaged") from None
     if size < needed:
         raise CheckpointError(
             f"{path} is cut off: {size:,} of {needed:,} bytes. Download or copy it again."
@@ -187,23 +185,32 @@ def _read_pickle(path: Path, head: bytes) -> Any:
     is_zip = head.startswith(b"PK")
     if is_zip:
         _check_zip(path)
+    scanned = _scan_pickle(path)
+    # torch searches its own message for patterns, in time that grows with the square of the name.
+    if odd := [name for name in scanned[0] if len(name) > LONGEST_NAME]:
+        raise CheckpointError(f"{path} is damaged: it needs a class named {odd[0]:.40}…")
     try:
         with torch.serialization.safe_globals(_allowed_globals()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols, reported below
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip or None)
     except Exception as error:  # torch.load raises exceptions of many kinds
-        raise _pickle_error(path, error) from None
+        raise _pickle_error(path, error, *scanned) from None
 
 
 def _check_zip(path: Path) -> None:
     size = path.stat().st_size
     try:
-        names = zipfile.ZipFile(path).namelist()
-    except (zipfile.BadZipFile, OSError, ValueError):
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            compressed = any(entry.compress_type for entry in entries)
+            # torch compares no checksums, and need not write them; then they are all 0.
+            checked = any(entry.CRC for entry in entries) and not compressed
+            damaged = archive.testzip() if checked else None
+    except Exception as error:  # damaged bytes raise exceptions of many kinds
         raise CheckpointError(
-            f"{path} is cut off or damaged: {size:,} bytes, without the table of contents at the\n"
-            "end of a complete file. Download or copy it again."
+            f"{path} is cut off or damaged: {size:,} bytes ({error}).\nDownload or copy it again."
         ) from None
+    names = [entry.filename for entry in entries]
     if any(re.search(r"(^|/)(code/|constants\.pkl$)", name) for name in names):
         raise CheckpointError(
             f"{path} is a TorchScript archive (code with weights), which is not supported.\n"
@@ -213,12 +220,23 @@ def _check_zip(path: Path) -> None:
         raise CheckpointError(
             f"{path} is a zip archive without PyTorch weights (it contains: {some_of(names)})."
         )
+    if compressed:
+        raise CheckpointError(
+            f"{path} is a compressed zip archive, which PyTorch does not write. Save it again with "
+            "torch.save."
+        )
+    if damaged:
+        raise CheckpointError(
+            f"{path} is damaged: {damaged!r} in it does not match its checksum.\n"
+            "Download or copy it again."
+        )
 
 
-def _pickle_error(path: Path, error: Exception) -> CheckpointError:
+def _pickle_error(
+    path: Path, error: Exception, names: list[str], protocol: int, is_complete: bool
+) -> CheckpointError:
     """Why torch did not read it. (torch's own message advises to retry unsafely.)"""
     size = path.stat().st_size
-    names, protocol, is_complete = _scan_pickle(path)
     forbidden = [name for name in names if not re.match(HARMLESS, name)]
     if forbidden:
         return CheckpointError(
@@ -236,7 +254,7 @@ def _pickle_error(path: Path, error: Exception) -> CheckpointError:
             f"{path} is pickled with protocol {protocol}, which cannot be read safely.\n"
             "Save it with torch.save and its default protocol (2), or as safetensors."
         )
-    why = str(error).strip().split("\n")[0][:120]
+    why = str(error).split("WeightsUnpickler error:")[-1].strip().split("\n")[0][:120]
     return CheckpointError(f"{path} ({size:,} bytes) cannot be read as weights: {why}")
 
 
@@ -269,10 +287,13 @@ def _scan_pickle(path: Path) -> tuple[list[str], int, bool]:
 
 
 def _pickle_stream(path: Path) -> IO[bytes]:
-    if not zipfile.is_zipfile(path):
+    if not _first_bytes(path).startswith(b"PK"):
         return path.open("rb")
     archive = zipfile.ZipFile(path)
-    return archive.open(next(n for n in archive.namelist() if n.endswith("data.pkl")))
+    entry = next(one for one in archive.infolist() if one.filename.endswith("data.pkl"))
+    if not entry.CRC:  # written without checksums
+        del entry.CRC
+    return io.BytesIO(archive.open(entry).read())
 
 
 def _allowed_globals() -> list[Any]:

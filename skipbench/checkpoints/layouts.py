@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from skipbench.errors import CheckpointError, some_of
+from skipbench.errors import CheckpointError, printable, some_of
 
 ANCHORS = ("patch_embed.proj.weight", "embeddings.patch_embeddings.projection.weight")
 TEACHER_WORDS = frozenset(
@@ -29,6 +29,7 @@ OTHER_WORDS = frozenset(
     "_fsdp_wrapped_module _forward_module".split()
 )
 PREFIX_WORDS = TEACHER_WORDS | STUDENT_WORDS | OTHER_WORDS
+DEEPEST, MOST_PLACES = 16, 4  # of a dictionary of tensors
 # First word of keys that are no part of the backbone, or that features do not need.
 HEAD_WORDS = frozenset(
     "head heads head_dist fc fc_norm dino_head ibot_head classifier projector projection_head "
@@ -99,14 +100,17 @@ def find_backbone(tree: Any, weights: str | None, name: str) -> BackboneTensors:
 
 
 def _tensors(
-    tree: Any, path: tuple[str, ...] = ()
+    tree: Any, path: tuple[str, ...] = (), seen: Counter[int] | None = None
 ) -> Iterator[tuple[tuple[str, ...], str, Mapping[Any, Any]]]:
     """(path of its dictionary, key, dictionary) of each tensor in the tree."""
-    if not isinstance(tree, Mapping):
+    seen = Counter() if seen is None else seen
+    # In a pickle, a dictionary may be in several places, or contain itself.
+    if not isinstance(tree, Mapping) or len(path) > DEEPEST or seen[id(tree)] > MOST_PLACES:
         return
+    seen[id(tree)] += 1
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _tensors(value, (*path, str(key)))
+            yield from _tensors(value, (*path, str(key)), seen)
         elif isinstance(value, torch.Tensor):
             yield path, str(key), tree
 
@@ -183,6 +187,32 @@ def _nothing_found(tree: Any, name: str) -> str:
     )
 
 
+# Other architectures, by a key that each of them has and no supported one.
+FOREIGN = {
+    "a Swin Transformer": r"\blayers\.\d+\.(blocks\.\d+|downsample)\.",
+    "a BEiT": r"relative_position_bias_table",
+    "a ConvNeXt": r"\.(dwconv|conv_dw)\.|\bdownsample_layers\.",
+    "a ResNet": r"\blayer[1-4]\.\d+\.conv\d\.|\.layer\.\d+\.convolution\.",
+    "a SigLIP": r"\battn_pool\.latent$|\bvision_model\.head\.probe$",
+    "a CLIP": r"\btransformer\.resblocks\.|\bvision_model\.pre_layrnorm\.|^norm_pre\.",
+    "a DINOv3": r"\brope_embed\.|\bstorage_tokens$|^(model\.)?layer\.\d+\.attention\.q_proj\.",
+    "an EVA or Perception Encoder": r"\battn\.(q_bias$|q_proj\.|inner_attn_ln\.)|\bmlp\.fc1_g\.",
+}
+
+
+def name_foreign(tree: Any, name: str) -> str:
+    """The message for a recognised architecture that is not supported; else empty."""
+    keys = [".".join([*path, key]) for path, key, _ in _tensors(tree)]
+    for what, pattern in FOREIGN.items():
+        if key := next((key for key in keys if re.search(pattern, key)), None):
+            return (
+                f"{name} looks like {what} (it has {printable(key)}), which cannot be loaded yet.\n"
+                "Supported are plain vision transformers with learned positions: DINO, DINOv2, "
+                "iBOT, MAE,\nMoCo v3, DeiT, and timm's and transformers' equivalents."
+            )
+    return ""
+
+
 # --- names -----------------------------------------------------------------------------------
 
 # Other names of the same tensors, at the start of a key or within a block.
@@ -238,5 +268,9 @@ def _join_qkv(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     for key, three in parts.items():
         if missing := {"query", "key", "value"} - three.keys():
             raise CheckpointError(f"{key}: the {' and '.join(sorted(missing))} part is missing")
-        joined[key] = torch.cat([three["query"], three["key"], three["value"]])
+        try:
+            joined[key] = torch.cat([three["query"], three["key"], three["value"]])
+        except RuntimeError:
+            shapes = ", ".join(str(tuple(part.shape)) for part in three.values())
+            raise CheckpointError(f"{key}: its three parts do not fit: {shapes}") from None
     return joined

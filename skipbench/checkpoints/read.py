@@ -3,7 +3,7 @@
 import logging
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ import torch
 
 from skipbench.checkpoints.facts import TIMM_SOURCE, Expected, Metadata, gather_facts, stated_grid
 from skipbench.checkpoints.files import RawFile, digest_of_tensors, read_file
-from skipbench.checkpoints.layouts import find_backbone
+from skipbench.checkpoints.layouts import find_backbone, name_foreign
 from skipbench.checkpoints.shape import canonical
 from skipbench.errors import CheckpointError, did_you_mean
 from skipbench.records import CheckpointFacts, PositionRule
@@ -25,10 +25,6 @@ SECONDS_TO_ANSWER = 5.0  # of the hub
 class Checkpoint:
     state: dict[str, torch.Tensor]  # canonical names, float32, on the CPU
     facts: CheckpointFacts
-
-    @property
-    def parameters(self) -> int:
-        return sum(tensor.numel() for tensor in self.state.values())
 
 
 def open_checkpoint(
@@ -55,9 +51,12 @@ def open_checkpoint(
         raise CheckpointError(
             f"{source} is not the expected file:\nsha256 {raw.sha256}\nexpected {expected.sha256}"
         )
-    found = find_backbone(raw.tree, weights, name)
     metadata = Metadata(raw)
-    state, shape = canonical(found.state, stated_grid(metadata, found), name)
+    try:
+        found = find_backbone(raw.tree, weights, name)
+        state, shape = canonical(found.state, stated_grid(metadata, found), name)
+    except CheckpointError as error:
+        raise CheckpointError(name_foreign(raw.tree, name) or str(error)) from None
     facts = gather_facts(raw, found, metadata, shape, expected, name, position_rule)
     return Checkpoint(state, facts)
 
@@ -115,11 +114,10 @@ def _can_reach(address: str) -> bool:
         return True  # behind a proxy, reachability cannot be tested
     parts = urlsplit(address)
     port = parts.port or (80 if parts.scheme == "http" else 443)
-    try:
+    with suppress(OSError):
         socket.create_connection((parts.hostname or "", port), SECONDS_TO_ANSWER).close()
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _why(name: str, error: Exception, reachable: bool) -> str:

@@ -13,6 +13,7 @@ import torch
 from skipbench.errors import CheckpointError, NumbersError, some_of
 
 State = dict[str, torch.Tensor]
+SPECIAL = ("cls_token", "reg_token", "dist_token", "pos_embed")
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,22 @@ def _expected_shapes(shape: Shape, qkv_bias: bool = True) -> dict[str, tuple[int
 
 def _read_shape(state: State, grid_hw: tuple[int, int] | None, name: str) -> Shape:
     kernel = state["patch_embed.proj.weight"]
-    if kernel.ndim != 4 or kernel.shape[1] != 3 or kernel.shape[2] != kernel.shape[3]:
+    if kernel.ndim != 4 or kernel.shape[1] != 3 or not kernel.shape[2] == kernel.shape[3] > 0:
         raise CheckpointError(
             f"{name}: the patch embedding has the shape {tuple(kernel.shape)}; "
             "expected (width, 3, patch, patch)"
         )
-    indices = {int(m[1]) for key in state if (m := re.match(r"blocks\.(\d+)\.", key))}
-    hidden = [v.shape[0] for k, v in state.items() if re.match(r"blocks\.\d+\.mlp\.fc1\.weight", k)]
-    inner = [v.shape[1] for k, v in state.items() if re.match(r"blocks\.\d+\.mlp\.fc2\.weight", k)]
+    for key, value in state.items():
+        if key in SPECIAL and (value.ndim != 3 or value.shape[2] != kernel.shape[0]):
+            raise CheckpointError(
+                f"{name}: {key} has the shape {tuple(value.shape)}; expected 3 dimensions, "
+                f"{kernel.shape[0]} wide"
+            )
+    indices = {int(m[1]) for key in state if (m := re.match(r"blocks\.(\d{1,4})\.", key))}
+    hidden, inner = (
+        [state[key].shape[axis] for key in state if _is_matrix(state, key, name)]
+        for axis, name in enumerate(("mlp.fc1.weight", "mlp.fc2.weight"))
+    )
     if not indices or not hidden or not inner:
         raise CheckpointError(
             f"{name}: no transformer blocks found; keys: {some_of(sorted(state))}"
@@ -94,10 +103,18 @@ def _read_shape(state: State, grid_hw: tuple[int, int] | None, name: str) -> Sha
     )
 
 
+def _is_matrix(state: State, key: str, name: str) -> bool:
+    """Whether this is the tensor of this name in a block."""
+    return key.startswith("blocks.") and key.endswith(name) and state[key].ndim == 2
+
+
 def _square_grid(state: State, name: str) -> tuple[int, int]:
     if "pos_embed" not in state:
-        raise CheckpointError(f"{name}: pos_embed is missing (rotary positions are not supported)")
-    entries = state["pos_embed"].shape[1] if state["pos_embed"].ndim == 3 else 0
+        raise CheckpointError(
+            f"{name}: pos_embed is missing. Models with rotary positions, such as DINOv3, EVA-02 "
+            "and\nPerception Encoder, cannot be loaded yet."
+        )
+    entries = state["pos_embed"].shape[1]
     for prefix in (1, 0, 2):  # with the class token, without it, with a distillation token too
         side = math.isqrt(max(entries - prefix, 0))
         if side > 0 and side * side + prefix == entries:
@@ -150,6 +167,14 @@ def _match(state: State, wanted: dict[str, tuple[int, ...]], name: str) -> None:
     ]
     if wrong:
         raise CheckpointError(f"{name}: tensors of a wrong shape:\n{some_of(wrong, 3)}")
+    if odd := [key for key in wanted if not _has_numbers(state[key])]:
+        kinds = ", ".join(sorted({str(state[key].dtype) for key in odd}))
+        raise CheckpointError(f"{name}: not plain floating-point tensors ({kinds}): {some_of(odd)}")
+
+
+def _has_numbers(value: torch.Tensor) -> bool:
+    plain = value.layout == torch.strided and value.device.type == "cpu"
+    return plain and value.is_floating_point()
 
 
 def _refuse_non_finite(state: State, name: str) -> None:

@@ -114,7 +114,7 @@ def read_xml(path: Path) -> Boxes:
     return Boxes(
         xyxy=boxes,
         classes=tuple(o.findtext("name", "?") for o in objects),
-        hard=np.array([_is_hard(o) for o in objects], bool),
+        hard=np.array([_is_hard(o, path) for o in objects], bool),
         drawn_on_hw=_size_hw(root),
     )
 
@@ -124,9 +124,8 @@ def _corners(thing: ET.Element, path: Path) -> list[float]:
     try:
         if place is None:
             raise ValueError("no <bndbox>")
-        # A few files have fractions of a pixel, which are dropped.
         x0, y0, x1, y1 = (
-            int(float(place.findtext(tag, ""))) for tag in ("xmin", "ymin", "xmax", "ymax")
+            _pixels(place.findtext(tag, "")) for tag in ("xmin", "ymin", "xmax", "ymax")
         )
         if x1 < x0 or y1 < y0:
             raise ValueError(f"a box from {x0},{y0} to {x1},{y1}")
@@ -136,13 +135,24 @@ def _corners(thing: ET.Element, path: Path) -> list[float]:
     return [x0 - 1, y0 - 1, x1, y1]
 
 
-def _is_hard(thing: ET.Element) -> bool:
-    return any(thing.findtext(tag, "0").strip() == "1" for tag in ("difficult", "truncated"))
+def _pixels(text: str) -> int:
+    """A few files have fractions of a pixel, which are dropped."""
+    if "_" in text or not text.isascii():  # valid to Python
+        raise ValueError(f"{text!r} is no number")
+    return int(float(text))
+
+
+def _is_hard(thing: ET.Element, path: Path) -> bool:
+    marks = {thing.findtext(tag, "0").strip() for tag in ("difficult", "truncated")}
+    if odd := marks - {"0", "1", "", "Unspecified"}:
+        raise DataError(f"{path}: difficult or truncated is {sorted(odd)[0]!r:.40}, not 0 or 1")
+    return "1" in marks
 
 
 def _size_hw(root: ET.Element) -> tuple[int, int] | None:
     height, width = (root.findtext(f"size/{side}", "") for side in ("height", "width"))
-    return (int(height), int(width)) if height.isdecimal() and width.isdecimal() else None
+    known = height.isdecimal() and width.isdecimal() and len(height + width) < 20
+    return (int(height), int(width)) if known else None
 
 
 class Voc2012(Devkit):

@@ -220,4 +220,9 @@ def _line(content: Mapping[str, Any]) -> Expected:
             raise ValueError(f"{name} {getattr(line, name)!r}")
     if line.seeds < 1 or not set(FACTS) - {"seed"} <= set(line.facts):
         raise ValueError(f"{line.figure}: seeds or facts")
+    if not all(isinstance(fact, str | float | int | None) for fact in line.facts.values()):
+        raise ValueError(f"{line.figure}: facts")
+    for images in line.images.values():
+        if not isinstance(images, list) or [type(one) for one in images] != [int, str]:
+            raise ValueError(f"{line.figure}: images")
     return line

@@ -153,7 +153,7 @@ def matching_entry(line: Expected, wanted: Baseline, group: Sequence[Entry]) -> 
 
 def _words(value: Any) -> str:
     """ "30 (2a5f0348ff4e)" for a number of images and their fingerprint."""
-    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], str):
+    if isinstance(value, list) and [type(one) for one in value] == [int, str]:
         return f"{value[0]:,} ({value[1]})"
     return str(value)
 

@@ -31,6 +31,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         words = str(error)[: place.start()] if place else str(error)
         column = f", column {place[2]}" if place else ""
         raise UsageError(f"{path}:{line}{column}: not TOML: {words}") from None
+    except (RecursionError, ValueError) as error:  # nested too deeply, a number of 5,000 digits
+        raise UsageError(f"{path}: not TOML: {error}") from None
 
 
 class Problems:

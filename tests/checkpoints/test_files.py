@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import struct
+import zipfile
 
 import numpy as np
 import pytest
@@ -123,8 +124,6 @@ def test_torchscript(tmp_path):
 
 
 def test_any_zip(tmp_path):
-    import zipfile
-
     with zipfile.ZipFile(tmp_path / "x.pth", "w") as archive:
         archive.writestr("readme.txt", "hello")
     refused(tmp_path / "x.pth", "zip archive", "readme.txt")
@@ -165,6 +164,74 @@ def test_safetensors_overlapping_tensors(tmp_path):
     refused(path, "damaged")
 
 
+# --- found by fuzzing ------------------------------------------------------------------------
+
+
+def test_a_flipped_bit_in_a_zip_is_found_by_its_checksum(tmp_path, state):
+    path = tmp_path / "x.pth"
+    torch.save(state, path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    refused(path, "does not match its checksum", "x/data/")
+
+
+def test_a_zip_that_was_written_without_checksums_is_read(tmp_path, state):
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(state, tmp_path / "x.pth")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert open_checkpoint(tmp_path / "x.pth").facts.depth == 3
+
+
+def test_a_compressed_zip(tmp_path, state):
+    torch.save(state, tmp_path / "a.pth")
+    with (
+        zipfile.ZipFile(tmp_path / "a.pth") as plain,
+        zipfile.ZipFile(tmp_path / "x.pth", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    refused(tmp_path / "x.pth", "compressed zip archive")
+
+
+def test_a_damaged_start_of_a_zip(tmp_path, state):
+    torch.save(state, tmp_path / "x.pth")
+    data = (tmp_path / "x.pth").read_bytes()
+    for start in (b"P\0", b"PK\x03\x05", b"\x80K"):
+        (tmp_path / "x.pth").write_bytes(start + data[len(start) :])
+        refused(tmp_path / "x.pth")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"[" * 100_000, b'{"a":{"data_offsets":[0,null]},"b":{"data_offsets":[0,8]}}'],
+    ids=["nested", "null"],
+)
+def test_safetensors_headers_that_are_nested_or_hold_no_numbers(tmp_path, header):
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    refused(tmp_path / "x.safetensors", "damaged")
+
+
+def test_a_dictionary_that_contains_itself_or_is_in_many_places(tmp_path, state):
+    loop = {"x": torch.ones(1)}
+    loop["module"] = loop
+    folded = {"x": torch.ones(1)}
+    for _ in range(60):
+        folded = {"a": folded, "b": folded}
+    text = ["x"]
+    for _ in range(60):
+        text = [text, text]
+    torch.save({"teacher": state, "a": loop, "b": folded, "optimizer": text}, tmp_path / "x.pth")
+    assert open_checkpoint(tmp_path / "x.pth").facts.depth == 3
+
+
+def test_a_class_with_an_absurdly_long_name(tmp_path):
+    (tmp_path / "x.pth").write_bytes(b"\x80\x02ctorch\n" + b"x" * 200_000 + b"\n.")
+    refused(tmp_path / "x.pth", "a class named")
+
+
 def test_a_folder_without_weights(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     refused(tmp_path, "model.safetensors", "notes.txt")
@@ -172,8 +239,9 @@ def test_a_folder_without_weights(tmp_path):
 
 def test_a_folder_with_a_broken_config(tmp_path, state):
     save_file(state, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text("{")
-    refused(tmp_path, "config.json", "JSON")
+    for text in ("{", "[" * 100_000):
+        (tmp_path / "config.json").write_text(text)
+        refused(tmp_path, "config.json", "JSON")
 
 
 # --- timm:NAME -------------------------------------------------------------------------------

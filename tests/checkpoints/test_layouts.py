@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import timm
 import torch
 from conftest import original_state, pixels
 from safetensors.torch import load_file, save_file
@@ -376,6 +377,17 @@ def test_another_hash_is_told_with_both(tmp_path, state):
         (lambda s: prefixed(s, "unheard_of."), "no vision transformer.*(?s:.*)unheard_of"),
         (lambda s: s | {"norm.bias": torch.ones(7)}, r"norm.bias is \(7,\), not \(128,\)"),
         (lambda s: s | {"pos_embed": torch.ones(1, 24, 128)}, "not a square grid"),
+        (lambda s: s | {"pos_embed": torch.ones(1, 26, 64)}, "pos_embed .*128 wide"),
+        (lambda s: s | {"cls_token": torch.ones(128)}, "cls_token .*3 dimensions"),
+        (
+            lambda s: {"img_size": [8, 8], **s, "patch_embed.proj.weight": torch.ones(())},
+            "patch embedding has the shape",
+        ),
+        (lambda s: s | {"blocks.0.mlp.fc1.weight": torch.ones(())}, "fc1.weight is "),
+        (lambda s: s | {"norm.bias": torch.ones(128).int()}, r"\(torch.int32\): norm.bias"),
+        (lambda s: s | {"blocks.0.norm1.bias": torch.ones(128).to_sparse()}, "not plain"),
+        (lambda s: s | {f"blocks.{10**6}.x": torch.ones(2)}, "unexpected: blocks.1000000.x"),
+        (lambda s: s | {"patch_embed.proj.weight": torch.ones(128, 3, 0, 0)}, "patch embedding"),
         (lambda s: torch.ones(3), "contains a Tensor"),
         (lambda s: {"epoch": 3}, "contains no tensors"),
     ],
@@ -383,6 +395,46 @@ def test_another_hash_is_told_with_both(tmp_path, state):
 def test_keys_that_do_not_fit_are_listed(tmp_path, state, change, words):
     with pytest.raises(CheckpointError, match=words):
         open_checkpoint(saved(tmp_path, change(state)))
+
+
+TIMM = {
+    "swin_tiny_patch4_window7_224": "a Swin",
+    "beit_base_patch16_224": "a BEiT",
+    "convnext_atto": "a ConvNeXt",
+    "resnet18": "a ResNet",
+    "vit_base_patch16_siglip_224": "a SigLIP",
+    "vit_base_patch32_clip_224": "a CLIP",
+    "vit_small_patch16_dinov3": "rotary positions, such as DINOv3",
+    "eva02_tiny_patch14_224": "an EVA",
+}
+FOREIGN = {
+    "openai clip": ("visual.transformer.resblocks.0.ln_1.weight", "a CLIP"),
+    "transformers clip": ("vision_model.pre_layrnorm.weight", "a CLIP"),
+    "transformers siglip": ("vision_model.head.probe", "a SigLIP"),
+    "transformers swin": ("encoder.layers.0.blocks.0.layernorm_before.weight", "a Swin"),
+    "transformers resnet": ("encoder.stages.0.layers.0.layer.0.convolution.weight", "a ResNet"),
+    "dinov3": ("storage_tokens", "a DINOv3"),
+    "transformers dinov3": ("layer.0.attention.q_proj.weight", "a DINOv3"),
+    "meta convnext": ("stages.0.0.dwconv.weight", "a ConvNeXt"),
+    "in a branch": ("teacher.backbone.layers.0.blocks.0.norm1.weight", "a Swin"),
+}
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_timms_other_architectures_are_named(tmp_path, name):
+    with torch.device("meta"):
+        model = timm.create_model(name, depth=1) if "vit" in name else timm.create_model(name)
+    state = {key: torch.zeros(()).expand(value.shape) for key, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError, match=TIMM[name]) as caught:
+        open_checkpoint(saved(tmp_path, state))
+    assert "cannot be loaded yet" in str(caught.value) and str(caught.value).count("\n") < 3
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_other_architectures_are_named_by_a_key(tmp_path, name):
+    key, words = FOREIGN[name]
+    with pytest.raises(CheckpointError, match=f"{words}.*{key}.* cannot be loaded yet"):
+        open_checkpoint(saved(tmp_path, {key: torch.ones(2)}))
 
 
 @pytest.mark.parametrize(
@@ -418,6 +470,27 @@ def test_nan_in_the_weights_is_named(tmp_path, state, key, value, words):
     with pytest.raises(NumbersError, match=words) as caught:
         open_checkpoint(saved(tmp_path, broken))
     assert caught.value.exit_code == 6
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0, -1e-6, 7, "small", []])
+def test_an_epsilon_that_cannot_be(tmp_path, state, value):
+    arguments = argparse.Namespace(norm_eps=value)
+    with pytest.raises(CheckpointError, match="states an epsilon of"):
+        open_checkpoint(saved(tmp_path, {"teacher": state, "args": arguments}))
+
+
+def test_an_epoch_beyond_all_numbers_is_not_known(tmp_path, state):
+    assert (
+        open_checkpoint(saved(tmp_path, {"teacher": state, "epoch": 10**400})).facts.epoch is None
+    )
+
+
+@pytest.mark.parametrize("shape", [(128, 64), ()])
+def test_three_parts_that_do_not_fit(tmp_path, state, shape):
+    parts = transformers_state(state)
+    parts["encoder.layer.0.attention.attention.key.weight"] = torch.ones(shape)
+    with pytest.raises(CheckpointError, match="its three parts do not fit"):
+        open_checkpoint(saved(tmp_path, parts))
 
 
 def test_half_precision_weights_are_read(tmp_path, state):

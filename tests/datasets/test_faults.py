@@ -296,6 +296,8 @@ def test_a_whole_official_split_is_not_partial(tmp_path):
         (lambda text: text.replace("<xmin>3<", "<xmin>300<"), "from 300,2 to 20,11"),
         (lambda text: text.replace("bndbox", "box"), "no <bndbox>"),
         (lambda text: text.replace("<xmin>3<", "<xmin>nan<"), "no usable box"),
+        (lambda text: text.replace("<xmin>3<", "<xmin>1_0<"), "'1_0' is no number"),
+        (lambda text: text.replace("<difficult>0<", "<difficult>4<"), "'4', not 0 or 1"),
         (lambda text: '<?xml version="1.0" encoding="gbk"?>' + text, "unreadable XML"),
         (lambda text: '<?xml version="1.0" encoding="foo"?>' + text, "unreadable XML"),
     ],
@@ -305,6 +307,12 @@ def test_malformed_xml(voc, tmp_path, change, says):
     path.write_text(change(path.read_text()))
     with pytest.raises(DataError, match=rf"2007_000068\.xml: .*{says}"):
         val(tmp_path)[0].boxes()
+
+
+def test_a_size_of_5000_digits_in_an_xml_is_not_known(voc, tmp_path):
+    path = voc / "Annotations" / "2007_000068.xml"
+    path.write_text(path.read_text().replace("<height>", f"<height>{'9' * 5000}"))
+    assert val(tmp_path)[0].boxes().drawn_on_hw is None
 
 
 def test_xml_missing(voc, tmp_path):
@@ -335,6 +343,11 @@ def test_xml_missing(voc, tmp_path):
             lambda text: text.replace("12.6, 9.1]", "1.6e308, 9.1]").replace("3.2", "1.7e308"),
             "in annotations",
         ),
+        (lambda text: text.replace("[3.2, 4.7, 12.6, 9.1]", '"3491"'), "in annotations.*a box of"),
+        (lambda text: text.replace("12.6, 9.1]", "true, 9.1]"), "in annotations.*a box of"),
+        (lambda text: text.replace('"annotations"', '"annotation"'), "no list of annotations"),
+        (lambda text: text.replace('"name": "dog"', '"name": null'), "in categories.*a name"),
+        (lambda text: text.replace('"file_name": "', '"file_name": 3, "x": "'), "a file name"),
         (lambda text: text.replace('"image_id": 560992', '"image_id": 1'), "image 1, which is not"),
         (lambda text: text.replace('"file_name"', '"name"'), "in images.*KeyError"),
         (lambda text: json.dumps({"images": [1]}), "in images .*: 1"),

@@ -23,6 +23,7 @@ from skipbench.errors import DataError, UsageError
 from skipbench.record_store import write_result
 from skipbench.results.baseline import read_baseline, write_baseline
 from skipbench.results.check import annotations, check, junit
+from skipbench.results.scores import FACTS
 
 
 def put(folder, *records):
@@ -404,7 +405,9 @@ def test_prune_drops_figures_that_are_not_there(tmp_path, cli):
     [
         {"value": None}, {"value": "x"}, {"value": float("nan")}, {"seeds": 0}, {"images": None},
         {"figure": None}, {"noise": "x"}, {"facts": {}}, {"protocol": "other"}, {"valeu": 3},
-        {"value": True},
+        {"value": True}, {"images": {"images evaluated on": [8]}},
+        {"images": {"images evaluated on": [{}, "x"]}},
+        {"facts": {fact: [] for fact in FACTS}},
     ],
 )  # fmt: skip
 def test_a_baseline_that_was_edited_badly(gate, tmp_path, change):
@@ -412,6 +415,15 @@ def test_a_baseline_that_was_edited_badly(gate, tmp_path, change):
     content["figures"][0] |= change
     gate.path.write_text(json.dumps(content))
     with pytest.raises(DataError, match=r"baseline\.json"):
+        check(put(tmp_path / "r", make_result()), gate.path)
+
+
+def test_a_setting_that_is_a_pair_of_words_is_shown(gate, tmp_path):
+    content = json.loads(gate.path.read_text())
+    (protocol,) = content["protocols"].values()
+    protocol["views"] = ["a", "b"]
+    gate.path.write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=r"views: \['a', 'b'\] in the baseline"):
         check(put(tmp_path / "r", make_result()), gate.path)
 
 
@@ -427,10 +439,12 @@ def test_two_lines_for_one_figure_are_refused_and_none_are_warned_of(gate, tmp_p
     assert "expects no scores" in caplog.text
 
 
-@pytest.mark.parametrize("content", ["", "[1]", '{"schema": 1}', '{"schema": 1, "figures": [{}]}'])
+@pytest.mark.parametrize(
+    "content", ["", "[1]", '{"schema": 1}', '{"schema": 1, "figures": [{}]}', "deep"]
+)
 def test_a_damaged_baseline(tmp_path, content):
     path = tmp_path / "b.json"
-    path.write_text(content)
+    path.write_text(content.replace("deep", "[" * 100_000))
     with pytest.raises(DataError, match=r"b\.json"):
         check(put(tmp_path / "r", make_result()), path)
 

@@ -118,6 +118,7 @@ def damage(folder):
     (folder / "c-lacking.json").write_text(json.dumps({"schema": 1, "id": "x"}))
     (folder / "d-other.json").write_text("[1, 2]")
     (folder / "e-binary.json").write_bytes(os.urandom(60))
+    (folder / "f-deep.json").write_text("[" * 100_000)
     return good
 
 
@@ -127,7 +128,7 @@ def test_damaged_and_newer_records_are_named_and_left_out(tmp_path, cli):
     done = cli("results", "list", tmp_path, "--json")
     assert done.exit_code == 0
     assert [one["id"] for one in json.loads(done.stdout)] == [good.id]
-    for name in ("a-newer", "b-damaged", "c-lacking", "d-other", "e-binary"):
+    for name in ("a-newer", "b-damaged", "c-lacking", "d-other", "e-binary", "f-deep"):
         assert f"{name}.json" in done.stderr
     assert "made by a newer skipbench" in done.stderr
     done = cli("table", tmp_path)
@@ -156,7 +157,10 @@ def test_strict_makes_them_an_error(tmp_path, cli, command, monkeypatch):
         ("metrics", {"headline": "miou"}),
         ("checkpoint", {}),
         ("checkpoint", []),
+        ("checkpoint", {"name": "m", "sha256": "0"}),
         ("dataset", {"name": "voc"}),
+        ("dataset", make_result().dataset | {"names": [["a"]]}),
+        ("environment", {"call": "probe"}),
         ("features", None),
         ("features", {"blocks": ["x"]}),
         ("protocol", None),

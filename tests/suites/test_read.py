@@ -90,6 +90,12 @@ def test_a_mistake_is_named_with_its_path(old, new, where, words, code):
     assert words in line and error.exit_code == code
 
 
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5_000], ids=["deep", "long"])
+def test_values_without_an_end(value):
+    error = mistake((HEAD + PROBE).replace("epochs = 2", f"epochs = {value}"))
+    assert "not TOML" in str(error) and error.exit_code == 2
+
+
 @pytest.mark.parametrize(("new", "line"), [("epochs = ", 10), ("epochs = 2\nepochs = 3", 11)])
 def test_a_mistake_of_syntax_is_named_with_its_line(new, line):
     error = mistake((HEAD + PROBE).replace("epochs = 2", new))

@@ -141,6 +141,8 @@ class IndexBuilder(ABC):
     def add_image(self, element: dict[str, Any]) -> None:
         if element["id"] in self.row_of or element["file_name"] in self.known:
             raise ValueError("listed twice")
+        if not isinstance(element["file_name"], str):
+            raise TypeError(f"a file name that is {element['file_name']!r}")
         self.row_of[element["id"]] = len(self.files)
         self.known.add(element["file_name"])
         self.files.append(element["file_name"])
@@ -155,6 +157,8 @@ class IndexBuilder(ABC):
                     self._add_checked(key, element)
         if not self.files:
             raise DataError(f"{self.path}: no images in it; is it a COCO annotation file?")
+        if not self.rows and not _has_list(self.path, "annotations"):
+            raise DataError(f"{self.path}: no list of annotations in it")
         return self.packed()
 
     def _add_checked(self, key: str, element: Any) -> None:
@@ -192,6 +196,14 @@ def elements(path: Path, key: str, reach: Reach = lambda done: None) -> Iterator
                 raise DataError(f"{path}: {_json_problem(file, error)}") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _has_list(path: Path, key: str) -> bool:
+    """Whether it is there, though it may be empty."""
+    import ijson
+
+    with path.open("rb") as file:
+        return any(event[:2] == (key, "start_array") for event in ijson.parse(file))
 
 
 class _NotTooDeep:
@@ -242,12 +254,16 @@ class _BoxIndexBuilder(IndexBuilder):
         if key == "images":
             self.add_image(element)
         elif key == "categories":
+            if not isinstance(element["name"], str | int):
+                raise TypeError(f"a name that is {element['name']!r}")
             self.names[int(element["id"])] = str(element["name"])
         elif "bbox" in element:
             self.add_box(element)
 
     def add_box(self, element: dict[str, Any]) -> None:
-        x, y, width, height = map(float, element["bbox"])
+        x, y, width, height = element["bbox"]
+        if not {type(side) for side in (x, y, width, height)} <= {int, float}:
+            raise TypeError(f"a box of {element['bbox']}")
         if not (width >= 0 and height >= 0 and isfinite(x + y + width + height)):
             raise ValueError(f"a box of {width} × {height} at {x}, {y}")
         if (image := element["image_id"]) not in self.row_of:
