@@ -1,9 +1,9 @@
 """Each evaluation as one Python call, with the settings and defaults of its command."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from skipbench.errors import UsageError
 from skipbench.evaluations import Evaluation, find_evaluation
@@ -28,7 +28,8 @@ def function_of(name: str) -> Callable[..., Any]:
     returned = "Result" if one else "list of Result"
     function.__doc__ = f"{evaluation.summary}\n\nSettings: `skipbench {evaluation.name} --help`."
     function.__doc__ += f"\nReturns: {returned}, also written to `out`."
-    function.__signature__ = _signature(evaluation, one)  # type: ignore[attr-defined]
+    returns = Result if one else list[Result]
+    function.__signature__ = signature_of(evaluation, returns)  # type: ignore[attr-defined]
     return function
 
 
@@ -48,19 +49,34 @@ def _named(evaluation: Evaluation, args: tuple[Any, ...], given: dict[str, Any])
     if len(args) > len(names):
         raise TypeError(f"{evaluation.name} takes {len(names)} positional arguments")
     named = {**dict(zip(names, args, strict=False)), **given}
-    if "seed" in named and "seeds" in known:
-        named["seeds"] = [named.pop("seed")]
+    if "seeds" in known and (seed := named.pop("seed", None)) is not None:
+        named["seeds"] = [seed]
     if unknown := set(named) - set(known):
         raise TypeError(f"{evaluation.name} has no option {sorted(unknown)[0]!r}")
     return named
 
 
-def _signature(evaluation: Evaluation, one: bool) -> inspect.Signature:
-    defaults = evaluation.settings.defaults()
-    first = evaluation.settings.positional
-    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in first]
-    for name in evaluation.settings.options():
-        if name not in first:
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(name, kind, default=defaults[name]))
-    return inspect.Signature(parameters, return_annotation=Result if one else list[Result])
+def signature_of(
+    evaluation: Evaluation, returns: Any, first: Sequence[str] = ()
+) -> inspect.Signature:
+    """first: positional arguments, if not those of the evaluation."""
+    first = first or evaluation.settings.positional
+    defaults, types = evaluation.settings.defaults(), _accepted(evaluation)
+    parameters = []
+    for name in [*first, *(name for name in types if name not in first)]:
+        parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=types[name])
+        if name in first:
+            parameter = parameter.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        else:
+            parameter = parameter.replace(default=defaults.get(name))
+        parameters.append(parameter)
+    return inspect.Signature(parameters, return_annotation=returns)
+
+
+def _accepted(evaluation: Evaluation) -> dict[str, Any]:
+    """What each option takes: the type of its parser's argument or, if that is Any, its own."""
+    own, found = get_type_hints(evaluation.settings), dict[str, Any]()
+    for name, option in evaluation.settings.options().items():
+        (value,) = inspect.signature(option.parse).parameters.values()
+        found[name] = own[name] if value.annotation is Any else value.annotation
+    return {**found, "seed": int} if "seeds" in found else found

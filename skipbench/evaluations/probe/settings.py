@@ -2,7 +2,7 @@
 default is the protocol's. No torch here: invalid values are reported at once."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -150,7 +150,7 @@ PROTOCOLS = {
 }
 
 
-def parse_rates(given: Any) -> tuple[float, ...]:
+def parse_rates(given: float | str | Iterable[float | str]) -> tuple[float, ...]:
     """ "1e-3,3e-3" → (0.001, 0.003), sorted."""
     try:
         rates = sorted(map(float, parsers.listed(given)))
