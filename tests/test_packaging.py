@@ -117,8 +117,8 @@ def test_types_hold_under_mypy_strict(installed, tmp_path, request):
     (tmp_path / "user.py").write_text(USER.read_text())
     (tmp_path / "no_any.py").write_text(
         "# mypy: disallow-any-expr, disallow-any-unimported\nimport skipbench as sb\n"
-        + "".join(f"sb.{name}\n" for name in values)
-        + "".join(f"def take_{name}(one: sb.{name}) -> None:\n    one\n" for name in classes)
+        + "".join(f"{name} = sb.{name}\n" for name in values)
+        + "".join(f"def take_{name}(one: sb.{name}) -> None:\n    other = one\n" for name in classes)
     )
     cache = request.config.cache.mkdir("mypy")
     run(
