@@ -118,7 +118,7 @@ def test_types_hold_under_mypy_strict(installed, tmp_path, request):
     (tmp_path / "no_any.py").write_text(
         "# mypy: disallow-any-expr, disallow-any-unimported\nimport skipbench as sb\n"
         + "".join(f"{name} = sb.{name}\n" for name in values)
-        + "".join(f"def take_{name}(one: sb.{name}) -> None:\n    other = one\n" for name in classes)
+        + "".join(f"def take_{name}(x: sb.{name}) -> None:\n    y = x\n" for name in classes)
     )
     cache = request.config.cache.mkdir("mypy")
     run(
