@@ -46,7 +46,7 @@ from skipbench.evaluations.probe import EVALUATION
 from skipbench.evaluations.probe.method import fit, score
 from skipbench.evaluations.probe.run import ProbeRun
 from skipbench.evaluations.probe.settings import PROTOCOLS, SWEEP, ProbeSettings, Protocol
-from skipbench.evaluations.segmentation.run import Split
+from skipbench.evaluations.segmentation.run import StoredSplit
 from skipbench.features.source import compute
 from skipbench.features.stream import Extractor, make_plan
 from skipbench.images import normalise, stack
@@ -193,7 +193,7 @@ def spread(values: list[float]) -> str:
 class Relabelled:
     """The same images with another number of classes."""
 
-    def __init__(self, split: Split, textures: list[np.ndarray], classes: int) -> None:
+    def __init__(self, split: StoredSplit, textures: list[np.ndarray], classes: int) -> None:
         self.split, self.masks = split, [(t % classes).astype(np.uint8) for t in textures]
         self.grid, self.tokens, self.image_tokens = split.grid, split.tokens, split.image_tokens
 
@@ -216,7 +216,7 @@ def scoring(options: argparse.Namespace, folder: Path) -> None:
     for dataset, first in ((run.train, 0), (run.val, 100_000)):
         features = compute(run.backbone, dataset.items, spec)
         textures = [draw(first + i, photos)[1] for i in range(count)]
-        splits.append((Split(features, dataset, run.columns(cell), None), textures))
+        splits.append((StoredSplit(features, dataset, run.columns(cell), None), textures))
     for classes in (21, 150, 171):
         train, val = (Relabelled(split, textures, classes) for split, textures in splits)
         compare_scoring(train, val, classes, options.rounds)

@@ -1,9 +1,9 @@
 """Each evaluation as one Python call, with the settings and defaults of its command."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from skipbench.errors import UsageError
 from skipbench.evaluations import Evaluation, find_evaluation
@@ -28,9 +28,8 @@ def function_of(name: str) -> Callable[..., Any]:
     returned = "Result" if one else "list of Result"
     function.__doc__ = f"{evaluation.summary}\n\nSettings: `skipbench {evaluation.name} --help`."
     function.__doc__ += f"\nReturns: {returned}, also written to `out`."
-    function.__signature__ = _signature(evaluation).replace(  # type: ignore[attr-defined]
-        return_annotation=Result if one else list[Result]
-    )
+    returns = Result if one else list[Result]
+    function.__signature__ = signature_of(evaluation, returns)  # type: ignore[attr-defined]
     return function
 
 
@@ -45,17 +44,33 @@ def find_objects(ckpt: str | Path, images: str | Path | Iterable[Any], **given: 
 
 def _settings(evaluation: Evaluation, *args: Any, **given: Any) -> Settings:
     """Checked; a call that does not fit the signature is a TypeError."""
-    if "seed" in given and "seeds" in evaluation.settings.options():
-        given["seeds"] = [given.pop("seed")]
-    return evaluation.settings.make(_signature(evaluation).bind_partial(*args, **given).arguments)
+    named = signature_of(evaluation, Settings).bind_partial(*args, **given).arguments
+    if (seed := named.pop("seed", None)) is not None:
+        named["seeds"] = [seed]
+    return evaluation.settings.make(named)
 
 
-def _signature(evaluation: Evaluation) -> inspect.Signature:
-    defaults = evaluation.settings.defaults()
-    first = evaluation.settings.positional
-    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in first]
-    for name in evaluation.settings.options():
-        if name not in first:
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(name, kind, default=defaults[name]))
-    return inspect.Signature(parameters)
+def signature_of(
+    evaluation: Evaluation, returns: Any, first: Sequence[str] = ()
+) -> inspect.Signature:
+    """first: positional arguments, if not those of the evaluation."""
+    first = first or evaluation.settings.positional
+    defaults, types = evaluation.settings.defaults(), _accepted(evaluation)
+    parameters = []
+    for name in [*first, *(name for name in types if name not in first)]:
+        parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=types[name])
+        if name in first:
+            parameter = parameter.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        else:
+            parameter = parameter.replace(default=defaults.get(name))
+        parameters.append(parameter)
+    return inspect.Signature(parameters, return_annotation=returns)
+
+
+def _accepted(evaluation: Evaluation) -> dict[str, Any]:
+    """What each option takes: the type of its parser's argument or, if that is Any, its own."""
+    own, found = get_type_hints(evaluation.settings), dict[str, Any]()
+    for name, option in evaluation.settings.options().items():
+        value, *_ = inspect.signature(option.parse).parameters.values()
+        found[name] = own[name] if value.annotation is Any else value.annotation
+    return {**found, "seed": int} if "seeds" in found else found

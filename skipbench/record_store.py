@@ -128,7 +128,7 @@ def _content(path: Path) -> dict[str, Any]:
         )
     lacking = {"determines", *DIGESTS} if schema == 1 else set()
     if not isinstance(schema, int) or set(content) != (PARTS | DIGESTS) - lacking:
-        raise DataError(f"{path}: no skipbench record, or a damaged one")
+        raise DataError(f"{path}: not a skipbench record, or damaged")
     if wrong := _wrong_shape(content) or ("" if lacking else _changed(path.stem, content)):
         raise DataError(f"{path}: damaged record ({wrong})")
     return dict.fromkeys(lacking) | content
@@ -154,7 +154,7 @@ def parse_json(data: bytes) -> Any:
     """File names in it may be any bytes; NaN and Infinity are errors."""
 
     def no_number(name: str) -> None:
-        raise ValueError(f"{name} is no number")
+        raise ValueError(f"{name} is not a number")
 
     try:
         return json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=no_number)

@@ -138,7 +138,7 @@ def _corners(thing: ET.Element, path: Path) -> list[float]:
 def _pixels(text: str) -> int:
     """A few files have fractions of a pixel, which are dropped."""
     if "_" in text or not text.isascii():  # valid to Python
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return int(float(text))
 
 

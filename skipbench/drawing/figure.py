@@ -104,11 +104,12 @@ class Page:
 
 def rasterize(figure: "Figure") -> Image.Image:
     """RGB, at the figure's own dpi."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_agg import RendererAgg
 
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    width, height = np.rint(figure.bbox.size)  # matplotlib before 3.11.1 cuts 54.999… to 54
+    renderer = RendererAgg(width, height, figure.dpi)
+    figure.draw(renderer)
+    return Image.fromarray(np.asarray(renderer.buffer_rgba())).convert("RGB")
 
 
 def vectorize(figure: "Figure", kind: str) -> bytes:

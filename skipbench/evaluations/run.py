@@ -242,7 +242,7 @@ class FeatureRun(Run):
         self.training_state(cell).forget()
 
     def drawn(self) -> list[Any]:
-        """Of several seeds only the first."""
+        """With several seeds, only the first."""
         first = self.cells[0].seed
         return [cell for cell in self.cells if self.settings.pictures and cell.seed == first]
 
@@ -304,7 +304,7 @@ class FeatureRun(Run):
         )
 
     def estimate(self, cells: Sequence[Any]) -> "Estimate":
-        """As if only features took time."""
+        """Counts feature extraction only."""
         from skipbench.evaluations.estimate import TRIAL_IMAGES, Trial
 
         trial = Trial(self, self.val[:TRIAL_IMAGES], cells)

@@ -258,7 +258,7 @@ def as_stored(batch: FeatureBatch, column: str, dtype: str) -> tuple[torch.Tenso
     if not torch.isfinite(kept).all():
         raise NumbersError(
             f"{column} does not fit in {dtype}: values beyond ±65504.\n"
-            "Use --store-dtype fp32, or --tensor tokens_norm."
+            "Use --store-dtype fp32, or features with the final norm."
         )
     alike = (spread(tokens.float()) < ROUNDING_SPREAD).tolist()
     return kept, [image for image, same in zip(batch.images, alike, strict=True) if same]

@@ -1,7 +1,7 @@
 """Scores of a segmentation, from counts summed over the whole split.
 
 mIoU is not a mean over images: counts are summed first. A class without any pixel in masks and
-predictions has no IoU and is left out of the mean (some codes count it as 0: "zero").
+predictions has no IoU and is left out of the mean (some implementations count it as 0: "zero").
 """
 
 from dataclasses import dataclass

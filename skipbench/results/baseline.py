@@ -195,7 +195,7 @@ def read_baseline(path: Path, *, counts: bool = False) -> Baseline:
         found = {one.figure: one for one in figures}
         protocols = {one.protocol: dict(content["protocols"][one.protocol]) for one in figures}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{path}: no skipbench baseline, or a damaged one ({error})") from None
+        raise DataError(f"{path}: not a skipbench baseline, or damaged ({error})") from None
     if len(found) < len(figures):
         twice = next(one.figure for one in figures if found[one.figure] is not one)
         raise DataError(f"{path}: two lines for {twice!r}; remove one")

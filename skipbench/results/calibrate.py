@@ -43,7 +43,7 @@ def calibrate(
     seeds: Sequence[int] = (1, 2, 3, 4),
     where: Iterable[str] = (),
     ckpt: str | Path | None = None,
-    **places: Any,
+    **places: str | Path | int | None,
 ) -> list[Noise]:
     """`skipbench calibrate`: run each evaluation with other seeds and write the standard deviation
     to the baseline. New records go to RESULTS/calibration.

@@ -82,7 +82,7 @@ def reproduce(
     ckpt: str | Path | None = None,
     baseline: str | Path | None = None,
     out: str | Path | None = None,
-    **places: Any,
+    **places: str | Path | int | None,
 ) -> Reproduction:
     """`skipbench reproduce`: run the call of a record again and compare.
 

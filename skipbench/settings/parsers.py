@@ -1,14 +1,21 @@
-"""Text, a TOML value or a Python value → the value that is used, or `InvalidError`."""
+"""Text, a TOML value or a Python value → the value that is used, or `InvalidError`.
+
+What a parser takes is what type checkers accept from Python; with `Any`, it is the setting's own
+type.
+"""
 
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from skipbench.errors import UsageError, did_you_mean
 from skipbench.features.layers import NAMED, check_layers
+
+if TYPE_CHECKING:
+    from skipbench.images import ImageItem
 
 Parse = Callable[[Any], Any]
 Parser = TypeVar("Parser", bound=Callable[..., Any])
@@ -105,13 +112,13 @@ def choices(*known: str) -> Parse:
     one = choice(*known)
 
     @offers(*known)
-    def parse(value: Any) -> tuple[str, ...]:
+    def parse(value: str | Iterable[str]) -> tuple[str, ...]:
         return distinct(map(one, several(value)))
 
     return parse
 
 
-def text(value: Any) -> str:
+def text(value: str | Path) -> str:
     if not isinstance(value, str | Path) or not str(value).strip():
         raise InvalidError("expected text")
     return str(value)
@@ -123,7 +130,12 @@ def several(value: Any) -> tuple[Any, ...]:
     return (value,) if one else tuple(value)
 
 
-def texts(value: Any) -> tuple[str, ...]:
+def images(value: "str | Path | ImageItem | Iterable[str | Path | ImageItem]") -> tuple[Any, ...]:
+    """One or several, unchanged."""
+    return several(value)
+
+
+def texts(value: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
     """One or several, not split: a name may contain a comma."""
     return tuple(map(text, several(value)))
 
@@ -132,7 +144,7 @@ TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
 @offers(*(f"{engine}:" for engine in TRACKERS))
-def trackers(value: Any, base: Path = Path()) -> tuple[str, ...]:
+def trackers(value: str | Iterable[str], base: Path = Path()) -> tuple[str, ...]:
     """Places to log to. base: of relative folders."""
 
     def one(place: str) -> str:
@@ -155,7 +167,7 @@ def require_packages(places: Iterable[str]) -> None:
             )
 
 
-def path(value: Any) -> Path:
+def path(value: str | Path) -> Path:
     return Path(text(value))
 
 
@@ -169,7 +181,7 @@ def integers(least: int, most: int | None = None, example: str = "0,1,2") -> Par
     """One or several, in the order given."""
     one = integer(least, most)
 
-    def parse(value: Any) -> tuple[int, ...]:
+    def parse(value: int | str | Iterable[int | str]) -> tuple[int, ...]:
         try:
             found = tuple(map(one, listed(value)))
         except InvalidError:
@@ -184,7 +196,7 @@ def integers(least: int, most: int | None = None, example: str = "0,1,2") -> Par
 def numbers(low: float, high: float, example: str) -> Parse:
     """One or several, bounds included; sorted."""
 
-    def parse(value: Any) -> tuple[float, ...]:
+    def parse(value: float | str | Iterable[float | str]) -> tuple[float, ...]:
         found = [_number(part) for part in listed(value)]
         good = [one for one in found if one is not None and low <= one <= high]
         if not found or len(good) < len(found):
@@ -194,7 +206,7 @@ def numbers(low: float, high: float, example: str) -> Parse:
     return parse
 
 
-def image_size(value: Any) -> str:
+def image_size(value: str | int) -> str:
     from skipbench.images import parse_size
 
     try:
@@ -205,7 +217,7 @@ def image_size(value: Any) -> str:
 
 
 @offers(*NAMED)
-def layer_set(value: Any) -> str:
+def layer_set(value: str | int | Sequence[int]) -> str:
     """One set of blocks: a name or numbers."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = ",".join(map(str, value))
@@ -221,7 +233,7 @@ def layer_set(value: Any) -> str:
 
 
 @offers(*NAMED)
-def layer_sets(value: Any) -> tuple[str, ...]:
+def layer_sets(value: str | int | Iterable[str | int | Sequence[int]]) -> tuple[str, ...]:
     """One or several; each gets its own records."""
     found = distinct(map(layer_set, several(value)))
     if not found:
@@ -229,7 +241,7 @@ def layer_sets(value: Any) -> tuple[str, ...]:
     return found
 
 
-def byte_count(value: Any) -> int:
+def byte_count(value: int | str) -> int:
     from skipbench.files import parse_bytes
 
     try:
@@ -248,7 +260,7 @@ def device(value: Any) -> str:
 def facts(known: Mapping[str, type], example: str) -> Parse:
     """["depth=12", "patch=16"], or a mapping → {"depth": 12, "patch": 16}. known: their types."""
 
-    def parse(value: Any) -> dict[str, Any]:
+    def parse(value: Mapping[str, str | int] | Iterable[str]) -> dict[str, Any]:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             value = {k: v for k, v in vars(value).items() if v is not None}
         if isinstance(value, Mapping):

@@ -296,7 +296,7 @@ def test_a_whole_official_split_is_not_partial(tmp_path):
         (lambda text: text.replace("<xmin>3<", "<xmin>300<"), "from 300,2 to 20,11"),
         (lambda text: text.replace("bndbox", "box"), "no <bndbox>"),
         (lambda text: text.replace("<xmin>3<", "<xmin>nan<"), "no usable box"),
-        (lambda text: text.replace("<xmin>3<", "<xmin>1_0<"), "'1_0' is no number"),
+        (lambda text: text.replace("<xmin>3<", "<xmin>1_0<"), "'1_0' is not a number"),
         (lambda text: text.replace("<difficult>0<", "<difficult>4<"), "'4', not 0 or 1"),
         (lambda text: '<?xml version="1.0" encoding="gbk"?>' + text, "unreadable XML"),
         (lambda text: '<?xml version="1.0" encoding="foo"?>' + text, "unreadable XML"),

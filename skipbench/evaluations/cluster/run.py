@@ -26,7 +26,11 @@ from skipbench.evaluations.cluster.settings import CLASSES, ClusterSettings
 from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate, Trial
 from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell
-from skipbench.evaluations.segmentation.run import SegmentationRun, Split, figures
+from skipbench.evaluations.segmentation.run import (
+    SegmentationRun,
+    StoredSplit,
+    segmentation_metrics,
+)
 from skipbench.evaluations.segmentation.tokens import TokenMap, even_shares, normalised, randomness
 from skipbench.images import parse_size, size_name
 from skipbench.metrics.segmentation import LEFT_OUT
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("skipbench")
 
 DEFAULTS = ClusterSettings.defaults()
-USUAL = {
+DEFAULTS = {
     "size": size_name(parse_size(DEFAULTS["size"])), "sample": DEFAULTS["sample_tokens"],
     "turns": TURNS, "redo": DEFAULTS["redo"],
 }  # fmt: skip
@@ -133,7 +137,7 @@ class ClusterRun(SegmentationRun):
             centroids, _ = vectors.k_means(few, clusters, cell.seed, TRIAL_TURNS)
             per_turn = (time.monotonic() - started) / TRIAL_TURNS / len(few)
             started = time.monotonic()
-            split = Split(trial.features, trial.few, self.columns(cell), None)
+            split = StoredSplit(trial.features, trial.few, self.columns(cell), None)
             method.score(split, range(len(trial.few)), [centroids], len(self.val.classes))
             scoring = (time.monotonic() - started) / len(trial.few) * len(self.val)
             work += per_turn * TURNS * self.settings.redo * tokens + scoring
@@ -237,7 +241,7 @@ class ClusterRun(SegmentationRun):
         matching = method.match(pixels)
         counts = method.matched_counts(pairs, matching, classes)
         metrics = {
-            **figures(counts, self.val.classes),
+            **segmentation_metrics(counts, self.val.classes),
             "clusters": cell.clusters,
             "clusters_used": int((pixels.sum(1) > 0).sum()),
             "classes_found": len(np.unique(matching[pixels.sum(1) > 0])),
@@ -246,7 +250,7 @@ class ClusterRun(SegmentationRun):
         }
         protocol = self._protocol(cell.clusters, cell.clusters_asked)
         result = self.record(
-            cell, self.val_features, recorded_protocol(protocol, USUAL, "matching kept"),
+            cell, self.val_features, recorded_protocol(protocol, DEFAULTS, "matching kept"),
             metrics, self.seconds_since(before), clusters=cell.clusters_asked,
         )  # fmt: skip
         centroids = made["centroids"].numpy()

@@ -1,7 +1,7 @@
 """Settings of k-means segmentation."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from skipbench.errors import UsageError
 from skipbench.evaluations.segmentation import SegmentationSettings
@@ -15,7 +15,7 @@ MOST_SEEDS = 1000
 SEEDS = 5
 
 
-def parse_clusters(given: Any) -> tuple[str | int, ...]:
+def parse_clusters(given: int | str | Iterable[int | str]) -> tuple[str | int, ...]:
     """ "classes,500" → ("classes", 500)."""
     count = parsers.integer(1, MOST_CLUSTERS)
     try:
@@ -27,7 +27,7 @@ def parse_clusters(given: Any) -> tuple[str | int, ...]:
     return parsers.distinct(found)
 
 
-def parse_seeds(given: Any) -> tuple[int, ...]:
+def parse_seeds(given: int | str | Iterable[int | str]) -> tuple[int, ...]:
     """5 → (0, 1, 2, 3, 4). "0,7" or [0, 7] → these."""
     several = not isinstance(given, str | int) or (isinstance(given, str) and "," in given)
     one = parsers.integer(0, None if several else MOST_SEEDS)

@@ -24,7 +24,7 @@ from skipbench.evaluations.knn.method import Bank, Part, Storage, Vote, Votes
 from skipbench.evaluations.knn.settings import KnnSettings
 from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell
-from skipbench.evaluations.segmentation.run import SegmentationRun, figures
+from skipbench.evaluations.segmentation.run import SegmentationRun, segmentation_metrics
 from skipbench.evaluations.segmentation.tokens import even_shares, normalised, randomness
 from skipbench.files import size_text
 from skipbench.images import parse_size, resize_mask, size_name
@@ -39,7 +39,7 @@ log = logging.getLogger("skipbench")
 
 DEFAULTS = KnnSettings.defaults()
 (K,), (TEMPERATURE,) = DEFAULTS["k"], DEFAULTS["temperature"]
-USUAL = {
+DEFAULTS = {
     "size": size_name(parse_size(DEFAULTS["size"])), "k": K, "temperature": TEMPERATURE,
     "memory": DEFAULTS["memory"],
 }  # fmt: skip
@@ -255,10 +255,10 @@ class KnnRun(SegmentationRun):
         parts = self.scored(cells, self.label("neighbours", cells[0]), score)
         for cell in cells:
             counts = np.concatenate([part["counts"] for part in parts[cell.id]])
-            found = figures(counts, self.val.classes)
+            found = segmentation_metrics(counts, self.val.classes)
             result = self.record(
                 cell, self.val_features,
-                recorded_protocol(self._protocol(cell.vote, cell.storage), USUAL),
+                recorded_protocol(self._protocol(cell.vote, cell.storage), DEFAULTS),
                 {**found, "bank": self._facts(cell, bank, index)}, self.seconds_since(before),
                 k=cell.vote.k, temperature=cell.vote.temperature,
             )  # fmt: skip

@@ -1,7 +1,7 @@
 """Settings of dense nearest neighbours; the protocol is Hummingbird's (Balažević et al. 2023)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from skipbench.evaluations.segmentation import TrainingImagesSettings
 from skipbench.settings import parsers, setting
@@ -10,7 +10,7 @@ from skipbench.settings.groups import size
 MOST_K = 1024
 
 
-def parse_ks(given: Any) -> tuple[int, ...]:
+def parse_ks(given: int | str | Iterable[int | str]) -> tuple[int, ...]:
     return tuple(sorted(parsers.integers(1, MOST_K, example="10,30")(given)))
 
 

@@ -1,5 +1,6 @@
 """Settings of PCA pictures."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -30,7 +31,7 @@ MARK = ".skipbench-pca"  # in a folder that pictures are drawn into
 OF_DATASET = "dataset:"
 
 
-def parse_checkpoints(given: Any) -> tuple[str, ...]:
+def parse_checkpoints(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
     found = parsers.texts(given)
     if not found:
         raise parsers.InvalidError("expected at least one checkpoint")
@@ -38,7 +39,7 @@ def parse_checkpoints(given: Any) -> tuple[str, ...]:
 
 
 @parsers.offers("skip", "skipless", "auto")
-def parse_variants(given: Any) -> tuple[str, ...]:
+def parse_variants(given: str | Iterable[str]) -> tuple[str, ...]:
     one = parsers.choice("skip", "skipless", "auto")
     return tuple(map(one, parsers.texts(given))) or ("auto",)
 
@@ -48,7 +49,7 @@ class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSe
     positional: ClassVar[tuple[str, ...]] = ("ckpts", "images")
 
     images: tuple[Any, ...] = setting(
-        help="Images, folders, or dataset:NAME.", parse=parsers.several, panel=WHAT,
+        help="Images, folders, or dataset:NAME.", parse=parsers.images, panel=WHAT,
         metavar="IMAGES", argument=True, several=True,
     )  # fmt: skip
     ckpts: tuple[str, ...] = setting(

@@ -5,12 +5,12 @@ rate and, as AdamW and SGD work element by element, its own optimiser state; the
 The normalisation of tokens is folded into the weights in the end, so a head is a linear function of
 the raw tokens.
 
-The loss of a batch is the mean cross-entropy over its labelled pixels, of logits that are resized
-to the masks; where masks differ in size, as if all had the same. A resized logit mixes those of the
-four tokens around the pixel (its cell). Pixels from anywhere would need every token in every step;
-so a step takes every n-th cell in both directions, from a random start, and random labelled pixels
-in each. Weighted by how many pixels each of them stands for, loss and gradient are on average those
-of all labelled pixels.
+The loss of a batch is the mean cross-entropy over its labelled pixels, with logits resized to the
+masks; an image counts by the share of its pixels that are labelled, whatever the size of its mask.
+A resized logit mixes those of the four tokens around the pixel (its cell). Pixels from anywhere
+would need every token in every step, so a step takes every n-th cell in both directions, from a
+random start, and random labelled pixels in each. Weighted by how many pixels each of them stands
+for, loss and gradient are on average those of all labelled pixels.
 """
 
 import math
@@ -47,8 +47,8 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Drawn pixels in compact form: a run keeps those of many epochs."""
+class DrawnPixels:
+    """DrawnPixels pixels in compact form: a run keeps those of many epochs."""
 
     grid: Grid
     size_hw: tuple[int, int]  # of the mask
@@ -100,7 +100,7 @@ class LabelledPixels:
         self.counts = np.bincount(cells[labelled], minlength=height * width)
         self.starts = np.cumsum(self.counts) - self.counts
 
-    def draw(self, pixels: int, rng: np.random.Generator, stride: int | None = None) -> Drawn:
+    def draw(self, pixels: int, rng: np.random.Generator, stride: int | None = None) -> DrawnPixels:
         """About `pixels` of them, equally many (one at least) in each of the selected cells."""
         height, width = self.grid.size_hw
         stride = stride or max(1, round((height * width / CELLS) ** 0.5))
@@ -115,7 +115,7 @@ class LabelledPixels:
         stands_for = down * right * counts / each  # pixels
         return self._drawn(cells, chosen, stands_for, np.full(len(cells), each))
 
-    def every(self) -> Drawn:
+    def every(self) -> DrawnPixels:
         """All of them: each cell padded to the fullest with pixels that do not count."""
         cells = np.flatnonzero(self.counts)
         counts = self.counts[cells]
@@ -124,11 +124,11 @@ class LabelledPixels:
 
     def _drawn(
         self, cells: np.ndarray, chosen: np.ndarray, stands_for: np.ndarray, counts: np.ndarray
-    ) -> Drawn:
+    ) -> DrawnPixels:
         """chosen: (cells, pixels), indices among the cell's pixels."""
         chosen = self.starts[cells, None] + chosen
         size = self.size_hw[0] * self.size_hw[1]
-        return Drawn(
+        return DrawnPixels(
             grid=self.grid,
             size_hw=self.size_hw,
             labelled=len(self.places) / size,
@@ -146,7 +146,7 @@ class LabelledPixels:
 @dataclass(frozen=True)
 class Gradients:
     loss: Tensor  # (heads,)
-    slopes: dict[str, Tensor]  # by parameter, of its shape
+    of: dict[str, Tensor]  # by parameter, of its shape
     counted: Tensor  # (heads,) bool: whether there was anything to learn from
 
 
@@ -168,7 +168,8 @@ class Heads:
     ) -> None:
         """mean, deviation: (channels,) of the training tokens, on the device to compute on.
         With batch norm they are where its running statistics begin.
-        logits_at_once: of pixels; rows_at_once: numbers in the logits of tokens."""
+        logits_at_once, rows_at_once: largest number of pixel logits and of token logits computed
+        together."""
         self.classes, self.heads, self.optimiser = classes, len(rates), optimiser
         self.normalisation = normalisation
         self.logits_at_once, self.rows_at_once = logits_at_once, rows_at_once
@@ -195,7 +196,7 @@ class Heads:
     def gradients(
         self,
         tokens: Sequence[Tensor],
-        pixels: Sequence[Drawn],
+        pixels: Sequence[DrawnPixels],
         counted: Tensor | None = None,
         statistics: Sequence[Tensor] | None = None,
     ) -> Gradients:
@@ -209,39 +210,39 @@ class Heads:
         device = self.mean.device
         if counted is None:
             counted = torch.ones(len(tokens), self.heads, dtype=torch.bool)
-        weighs = counted * torch.tensor([drawn.labelled for drawn in pixels])[:, None]
-        total = weighs.sum(0)  # (heads,)
+        weights = counted * torch.tensor([drawn.labelled for drawn in pixels])[:, None]
+        total = weights.sum(0)  # (heads,)
         shares = (counted / torch.where(total > 0, total, 1)).to(device)
         weight, bias = self._product()
         loss = torch.zeros(self.heads, device=device)
-        slope = torch.zeros_like(weight), torch.zeros_like(bias)
+        gradient = torch.zeros_like(weight), torch.zeros_like(bias)
         normalise = self._normaliser(statistics)
         pixels_at_once = self.logits_at_once // weight.shape[1]
         for group in _groups([len(t) for t in tokens], self.rows_at_once // weight.shape[1]):
             inputs = normalise(torch.cat(list(tokens[group])).to(device).float())
-            slopes = torch.addmm(bias, inputs, weight)  # logits, in which their slopes are written
+            logits = torch.addmm(bias, inputs, weight)  # overwritten with their gradients
             start = 0
             for drawn, share in zip(pixels[group], shares[group], strict=True):
                 for sample in drawn.samples(pixels_at_once, device):
                     stop = start + 4 * len(sample.labels)
-                    loss += share * self._to_slopes(sample, slopes[start:stop])
-                    slopes[start:stop] *= share.repeat_interleave(self.classes)
+                    loss += share * self._backward(sample, logits[start:stop])
+                    logits[start:stop] *= share.repeat_interleave(self.classes)
                     start = stop
-            slope[0].addmm_(inputs.T, slopes)
-            slope[1].add_(slopes.sum(0))
-        return Gradients(loss, self._chain(*slope), (total > 0).to(device))
+            gradient[0].addmm_(inputs.T, logits)
+            gradient[1].add_(logits.sum(0))
+        return Gradients(loss, self._chain(*gradient), (total > 0).to(device))
 
-    def _to_slopes(self, sample: Sample, logits: Tensor) -> Tensor:
-        """Overwrites each token's logits with the loss's slope; returns the loss by head."""
+    def _backward(self, sample: Sample, logits: Tensor) -> Tensor:
+        """Overwrites the tokens' logits with their gradients; returns the loss by head."""
         corners = logits.view(-1, 4, self.heads * self.classes)
         mixed = torch.bmm(sample.shares, corners)  # (cells, pixels, heads × classes)
-        chances = torch.softmax(mixed.view(-1, self.heads, self.classes), -1)
+        probabilities = torch.softmax(mixed.view(-1, self.heads, self.classes), -1)
         labels = sample.labels.view(-1, 1, 1).expand(-1, self.heads, 1)
-        right = chances.gather(2, labels)
-        loss = -(right.squeeze(2).clamp_min(1e-38).log() * sample.weights.view(-1, 1)).sum(0)
-        chances.scatter_(2, labels, right - 1)
+        target = probabilities.gather(2, labels)
+        loss = -(target.squeeze(2).clamp_min(1e-38).log() * sample.weights.view(-1, 1)).sum(0)
+        probabilities.scatter_(2, labels, target - 1)
         back = (sample.shares * sample.weights[..., None]).transpose(1, 2)
-        torch.bmm(back, chances.view_as(mixed), out=corners)
+        torch.bmm(back, probabilities.view_as(mixed), out=corners)
         return loss
 
     def _normaliser(self, statistics: Sequence[Tensor] | None) -> Callable[[Tensor], Tensor]:
@@ -278,7 +279,7 @@ class Heads:
         return self.parameters[name].repeat_interleave(self.classes, 1)
 
     def _chain(self, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
-        """From the slopes of the product's weight and bias to those of the parameters."""
+        """From the gradients of the product's weight and bias to those of the parameters."""
         if self.normalisation != "batch norm":
             return {"weight": weight, "bias": bias}
         own = self.parameters["weight"]
@@ -296,35 +297,35 @@ class Heads:
     def step(self, gradients: Gradients, share: float) -> None:
         """share: of the rate, by the schedule. A head with nothing to learn from is unchanged."""
         self.steps += 1
-        for name, slope in gradients.slopes.items():
+        for name, gradient in gradients.of.items():
             value, moments = self.parameters[name], self.moments[name]
             rates = self.rates * share * gradients.counted
             if value.shape[-1] != self.heads:
                 rates = rates.repeat_interleave(self.classes)
             if self.optimiser.name == "adamw":
-                self._adamw(value, slope, moments, rates)
+                self._adamw(value, gradient, moments, rates)
             else:
-                self._sgd(value, slope, moments, rates)
+                self._sgd(value, gradient, moments, rates)
 
-    def _adamw(self, value: Tensor, slope: Tensor, moments: list[Tensor], rates: Tensor) -> None:
+    def _adamw(self, value: Tensor, gradient: Tensor, moments: list[Tensor], rates: Tensor) -> None:
         """Decoupled weight decay, as in torch.optim.AdamW."""
         first, second = moments
-        first.lerp_(slope, 1 - BETAS[0])
-        second.mul_(BETAS[1]).addcmul_(slope, slope, value=1 - BETAS[1])
+        first.lerp_(gradient, 1 - BETAS[0])
+        second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
         # first / c₁ / (√(second / c₂) + ε), with the corrections c₁, c₂ taken out of the matrices
         correction = math.sqrt(1 - BETAS[1] ** self.steps)
         move = first / second.sqrt().add_(EPSILON * correction)
         move *= rates * (correction / (1 - BETAS[0] ** self.steps))
         value.mul_(1 - rates * self.optimiser.weight_decay).sub_(move)
 
-    def _sgd(self, value: Tensor, slope: Tensor, moments: list[Tensor], rates: Tensor) -> None:
+    def _sgd(self, value: Tensor, gradient: Tensor, moments: list[Tensor], rates: Tensor) -> None:
         """With momentum, weight decay in the gradient, as in torch.optim.SGD."""
-        slope = slope.add(value, alpha=self.optimiser.weight_decay)
+        gradient = gradient.add(value, alpha=self.optimiser.weight_decay)
         moment = moments[0]
         if self.steps == 1:
-            moment.copy_(slope)
+            moment.copy_(gradient)
         else:
-            moment.mul_(self.optimiser.momentum).add_(slope)
+            moment.mul_(self.optimiser.momentum).add_(gradient)
         value.sub_(rates * moment)
 
     def folded(self) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Linear-probe segmentation: how well a linear function of a frozen token tells its class.
+"""Linear-probe segmentation: how well a linear function of frozen tokens predicts their classes.
 
 A linear classifier of patch tokens is trained for each learning rate of a sweep, all at once. Its
 logits are resized bilinearly to the mask; the loss is cross-entropy on labelled pixels, the score
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from skipbench.engine.parallel import ahead
 from skipbench.errors import NumbersError
-from skipbench.evaluations.probe.heads import Drawn, Heads, LabelledPixels
-from skipbench.evaluations.probe.settings import Course, Protocol
+from skipbench.evaluations.probe.heads import DrawnPixels, Heads, LabelledPixels
+from skipbench.evaluations.probe.settings import Protocol, TrainingPlan
 from skipbench.evaluations.segmentation.tokens import (
     ImageTokens,
     TokensAndMasks,
@@ -87,7 +87,7 @@ def fit(
     rates = protocol.rates * (2 if held_out else 1)
     counted = torch.ones(count, len(rates), dtype=torch.bool)
     counted[list(held_out), len(protocol.rates) :] = False
-    course = protocol.course(count, seed)
+    plan = protocol.training_plan(count, seed)
     begun = 0 if state is None else int(state["epoch"]) + 1
     loss = torch.zeros(len(rates)) if state is None else state["loss"]
     if state is not None:
@@ -103,8 +103,8 @@ def fit(
     )  # fmt: skip
     if state is not None:
         heads.restore(dict(state))
-    draws, fresh = Draws(course, drawn_bytes), protocol.views != "whole"
-    for epoch, loss in _epochs(heads, images_at, course, counted, draws, begun, fresh):
+    draws, fresh = Draws(plan, drawn_bytes), protocol.views != "whole"
+    for epoch, loss in _epochs(heads, images_at, plan, counted, draws, begun, fresh):
         if after_epoch:
             extra = {"epoch": torch.tensor(epoch), "loss": loss}
             after_epoch(epoch, heads.state() | extra, loss.tolist())
@@ -133,23 +133,23 @@ class Draws:
     A mask is decoded once for as many epochs as fit in memory.
     """
 
-    def __init__(self, course: Course, drawn_bytes: int = DRAWN_BYTES) -> None:
-        self.course = course
-        self.bytes_each = 5 * (course.pixels or 0) + 1000  # of an image and epoch
-        self.ahead = max(1, drawn_bytes // (course.images * self.bytes_each))  # epochs
-        self._drawn: dict[tuple[int, int], Drawn] = {}
+    def __init__(self, plan: TrainingPlan, drawn_bytes: int = DRAWN_BYTES) -> None:
+        self.plan = plan
+        self.bytes_each = 5 * (plan.pixels or 0) + 1000  # of an image and epoch
+        self.ahead = max(1, drawn_bytes // (plan.images * self.bytes_each))  # epochs
+        self._drawn: dict[tuple[int, int], DrawnPixels] = {}
 
     def most_bytes(self) -> int:
-        return self.bytes_each * self.course.images * min(self.ahead, self.course.epochs)
+        return self.bytes_each * self.plan.images * min(self.ahead, self.plan.epochs)
 
-    def of(self, images: TokensAndMasks, image: int, epoch: int, fresh: bool) -> Drawn:
+    def of(self, images: TokensAndMasks, image: int, epoch: int, fresh: bool) -> DrawnPixels:
         """fresh: every epoch has other views of the images, so nothing is drawn ahead."""
-        pixels = self.course.pixels
+        pixels = self.plan.pixels
         if (image, epoch) not in self._drawn:
             labelled = LabelledPixels(images.mask(image), images.grid(image))
             last = epoch + 1 if fresh or pixels is None else epoch + self.ahead
-            for coming in range(epoch, min(last, self.course.epochs)):
-                rng = randomness("pixels", self.course.seed, image, coming)
+            for coming in range(epoch, min(last, self.plan.epochs)):
+                rng = randomness("pixels", self.plan.seed, image, coming)
                 drawn = labelled.every() if pixels is None else labelled.draw(pixels, rng)
                 self._drawn[image, coming] = drawn
         return self._drawn.pop((image, epoch))
@@ -158,7 +158,7 @@ class Draws:
 def _epochs(
     heads: Heads,
     images_at: Callable[[int], TokensAndMasks],
-    course: Course,
+    plan: TrainingPlan,
     counted: Tensor,
     draws: Draws,
     begun: int,
@@ -169,21 +169,21 @@ def _epochs(
     counted: (images, heads) bool, whether a head learns from an image.
     """
     whole = heads.normalisation == "batch norm"
-    for epoch in range(begun, course.epochs):
+    for epoch in range(begun, plan.epochs):
         load = partial(_load, images_at(epoch), draws, epoch, fresh, whole)
-        batches = course.batches(epoch)
+        batches = plan.batches(epoch)
         losses = torch.zeros(heads.heads)
         loaded = zip(batches, ahead(load, batches, most=1), strict=True)
         for step, (images, (tokens, pixels, statistics)) in enumerate(loaded):
             gradients = heads.gradients(tokens, pixels, counted[images], statistics)
-            heads.step(gradients, course.share(epoch * course.steps_per_epoch + step))
+            heads.step(gradients, plan.rate_factor(epoch * plan.steps_per_epoch + step))
             losses += gradients.loss.cpu() / len(batches)
         yield epoch, losses
 
 
 def _load(
     images: TokensAndMasks, draws: Draws, epoch: int, fresh: bool, whole: bool, batch: np.ndarray
-) -> tuple[list[Tensor], list[Drawn], list[Tensor] | None]:
+) -> tuple[list[Tensor], list[DrawnPixels], list[Tensor] | None]:
     """Of each image of a batch the tokens at the corners of its cells, and its pixels; with `whole`
     also the batch statistics over all tokens."""
     pixels = [draws.of(images, int(i), epoch, fresh) for i in batch]

@@ -28,8 +28,9 @@ from skipbench.evaluations.probe.settings import PROTOCOLS, ProbeSettings
 from skipbench.evaluations.probe.views import WindowedSplit, cut_windows, epoch_crops
 from skipbench.evaluations.record import recorded_protocol
 from skipbench.evaluations.run import Arrays, Cell, Need
-from skipbench.evaluations.segmentation.run import SegmentationRun, Split
-from skipbench.features.source import MemoryFeatures, compute
+from skipbench.evaluations.segmentation.run import SegmentationRun, StoredSplit
+from skipbench.features.source import MemoryFeatures
+from skipbench.features.source import compute as compute_features
 from skipbench.metrics.intervals import RESAMPLES
 from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.records import FeatureSpec, Result
@@ -86,30 +87,30 @@ class ProbeRun(SegmentationRun):
             features = self.features(self.train.items, self.spec(todo), "train")
             self.train_features = stack.enter_context(features)
         self.val_images = self.scored_images(self.val, self.spec(scored), "val")
-        stack.enter_context(self.val_images.features)
+        self.val_features = stack.enter_context(self.val_images.features)
 
-    def scored_images(self, pictures: Sequence[Item], spec: FeatureSpec, what: str) -> Split:
+    def scored_images(self, pictures: Sequence[Item], spec: FeatureSpec, what: str) -> StoredSplit:
         """As pictures are seen when they are scored: whole, or through windows."""
         if self.protocol.window is None:
-            return Split(self.features(list(pictures), spec, what), pictures, spec.columns)
+            return StoredSplit(self.features(list(pictures), spec, what), pictures, spec.columns)
         windows, first = cut_windows(pictures, *self.protocol.window)
         features = self.features(windows, spec, f"{what} windows")
         return WindowedSplit(features, pictures, spec.columns, windows=windows, first=first)
 
-    def _training_images(self, cell: Cell, stack: ExitStack) -> Callable[[int], Split]:
+    def _training_images(self, cell: Cell, stack: ExitStack) -> Callable[[int], StoredSplit]:
         """The images of each epoch."""
         columns, size = self.columns(cell), self.protocol.loss_size
         if self.protocol.views == "whole":
-            split = Split(self.train_features, self.train, columns, size)
+            split = StoredSplit(self.train_features, self.train, columns, size)
             return lambda epoch: split
         crop = {"dinov2": views.crop_dinov2, "leopart": views.crop_leopart}[self.protocol.views]
         side, different = int(self.protocol.size), self.protocol.different_views
         # Fixed crops are extracted once for all sets of layers.
         spec = self.spec(self.cells if different else [cell])
 
-        def extract(epoch: int) -> Split:
+        def extract(epoch: int) -> StoredSplit:
             crops = [crop(item, side, cell.seed, epoch) for item in self.train]
-            return Split(self.features(crops, spec, "train crops"), crops, columns, size)
+            return StoredSplit(self.features(crops, spec, "train crops"), crops, columns, size)
 
         return stack.enter_context(epoch_crops(extract, different))
 
@@ -131,20 +132,20 @@ class ProbeRun(SegmentationRun):
                 {**self.protocol.facts(), "select": select, "held_out": names},
                 PROTOCOLS[self.protocol.name].facts(),
             )
-            features, seconds = self.val_images.features, self.seconds_since(before)
+            features, seconds = self.val_features, self.seconds_since(before)
             result = self.record(cell, features, protocol, found, seconds)
             yield cell, result, written.arrays(trained, counts, found)
 
     def _train(self, cell: Cell) -> Trained:
         started = time.monotonic() - self.seconds["features"]
-        course = self.protocol.course(len(self.train), cell.seed)
+        plan = self.protocol.training_plan(len(self.train), cell.seed)
         kept = self.training_state(cell)
         state = kept.load()
         spent = 0.0 if state is None else float(state["seconds"])
         begun = 0 if state is None else int(state["epoch"]) + 1
         if begun:
             log.info(
-                "training %s: %d of %d epochs were done before", cell.layers, begun, course.epochs
+                "training %s: %d of %d epochs were done before", cell.layers, begun, plan.epochs
             )
 
         def training_seconds() -> float:
@@ -153,7 +154,7 @@ class ProbeRun(SegmentationRun):
 
         with (
             ExitStack() as stack,
-            progress(self.label("training", cell), course.epochs, "epochs", begun) as advance,
+            progress(self.label("training", cell), plan.epochs, "epochs", begun) as advance,
         ):
 
             def after_epoch(
@@ -176,7 +177,7 @@ class ProbeRun(SegmentationRun):
         held_out = None
         with ExitStack() as stack:
             if numbers and self.protocol.views == "whole":
-                images = Split(self.train_features, self.train, self.columns(cell))
+                images = StoredSplit(self.train_features, self.train, self.columns(cell))
             elif numbers:  # training used crops: whole images have no features yet
                 few = [self.train[i] for i in numbers]
                 images = self.scored_images(few, self.spec([cell]), "held-out images")
@@ -192,7 +193,7 @@ class ProbeRun(SegmentationRun):
         self,
         cell: Cell,
         trained: Trained,
-        images: Split,
+        images: StoredSplit,
         heads: slice,
         numbers: Sequence[int] | None = None,
     ) -> np.ndarray:
@@ -207,24 +208,24 @@ class ProbeRun(SegmentationRun):
 
     def estimate(self, cells: Sequence[Cell]) -> Estimate:
         protocol, in_memory = self.protocol, self.settings.source.in_memory
-        course = protocol.course(len(self.train), 0)
+        plan = protocol.training_plan(len(self.train), 0)
         trial = Trial(self, self.train[:TRIAL_IMAGES], cells)
         few, columns = trial.few, trial.spec.columns
         trained = _repeated(trial.features, few, TRIAL_STEPS * protocol.batch)
-        scored, windows = Split(trial.features, few, columns), 1.0  # windows: of an image
+        scored, windows = StoredSplit(trial.features, few, columns), 1.0  # windows: of an image
         if protocol.window:
             cut, first = cut_windows(few, *protocol.window)
-            seen = compute(self.backbone, cut, trial.spec)
+            seen = compute_features(self.backbone, cut, trial.spec)
             scored = WindowedSplit(seen, few, columns, windows=cut, first=first)
             windows = len(cut) / len(few)
         training = scoring = 0.0
         for cell in cells:
             per_step, per_score = self._trial(cell, trained, scored)
-            training += per_step * course.steps
+            training += per_step * plan.steps
             scoring += per_score * (len(self.val) + 0.1 * len(self.train))
         # Crops and windows are yet to be read.
         train, val = len(self.train), round(windows * len(self.val))
-        train *= protocol.different_views or course.epochs
+        train *= protocol.different_views or plan.epochs
         if protocol.views == "whole":
             train = trial.missing(self.train.items)
         if protocol.window is None:
@@ -240,10 +241,10 @@ class ProbeRun(SegmentationRun):
             training_seconds=training,
             scoring_seconds=scoring,
             disk_bytes=0 if in_memory else round(trial.bytes_of_an_image * stored),
-            memory_bytes=round(peak_bytes() + held + Draws(course).most_bytes() + counts),
+            memory_bytes=round(peak_bytes() + held + Draws(plan).most_bytes() + counts),
         )
 
-    def _trial(self, cell: Cell, trained: Split, scored: Split) -> tuple[float, float]:
+    def _trial(self, cell: Cell, trained: StoredSplit, scored: StoredSplit) -> tuple[float, float]:
         """Seconds of a training step, and of scoring an image with heads after some training."""
         columns, classes, seconds = self.columns(cell), len(self.train.classes), []
         images = replace(trained, columns=columns, mask_size=self.protocol.loss_size)
@@ -263,11 +264,13 @@ class ProbeRun(SegmentationRun):
 
     # -- pictures
 
-    def drawing(self, cell: Cell, items: Sequence[Item], images: Split, arrays: Arrays) -> Drawing:
+    def drawing(
+        self, cell: Cell, items: Sequence[Item], images: StoredSplit, arrays: Arrays
+    ) -> Drawing:
         """Predictions of a record's head on these images. arrays: of the record."""
         return Drawing(self.val, items, self.predictor(cell, arrays, images), arrays["counts"])
 
-    def predictor(self, cell: Cell, arrays: Arrays, images: Split | None = None) -> Predict:
+    def predictor(self, cell: Cell, arrays: Arrays, images: StoredSplit | None = None) -> Predict:
         seen = self.val_images if images is None else images
         split = replace(seen, columns=self.columns(cell))
         weight, bias = (torch.from_numpy(arrays[name]) for name in ("weight", "bias"))
@@ -279,7 +282,7 @@ class ProbeRun(SegmentationRun):
         return predict
 
 
-def _repeated(features: MemoryFeatures, pictures: Sequence[Item], count: int) -> Split:
+def _repeated(features: MemoryFeatures, pictures: Sequence[Item], count: int) -> StoredSplit:
     """A few images as often as it takes to have so many."""
 
     def many(values: Sequence[Any]) -> list[Any]:
@@ -288,7 +291,7 @@ def _repeated(features: MemoryFeatures, pictures: Sequence[Item], count: int) ->
     found = copy(features)
     found.plan = replace(features.plan, sizes_hw=tuple(many(features.plan.sizes_hw)))
     found.values = {column: many(values) for column, values in features.values.items()}
-    return Split(found, many(pictures), list(found.values))
+    return StoredSplit(found, many(pictures), list(found.values))
 
 
 def _best_loss(losses: Sequence[float], rates: Sequence[float]) -> str:

@@ -2,7 +2,7 @@
 default is the protocol's. No torch here: invalid values are reported at once."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,7 +31,7 @@ class Optimiser:
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingPlan:
     """Length of the training, batches, pixels of an image, and learning rate schedule."""
 
     images: int
@@ -58,8 +58,8 @@ class Course:
         batches = [order[i : i + self.batch] for i in range(0, self.images, self.batch)]
         return batches[: self.steps - epoch * self.steps_per_epoch]
 
-    def share(self, step: int) -> float:
-        """Of the learning rate, at this step, counted from 0."""
+    def rate_factor(self, step: int) -> float:
+        """What the learning rate is multiplied by at this step, counted from 0."""
         done = step / self.steps
         warm = max(step / self.warm_up, 1e-6) if step < self.warm_up else 1.0
         if self.schedule == "cosine":
@@ -93,11 +93,11 @@ class Protocol:
     score_size: int | None = None  # the same for the score
     absent_classes: Literal["left out", "zero"] = "left out"
 
-    def course(self, images: int, seed: int) -> Course:
+    def training_plan(self, images: int, seed: int) -> TrainingPlan:
         per_epoch = -(-images // self.batch)
         steps = self.steps if self.epochs is None else self.epochs * per_epoch
         assert steps is not None
-        return Course(
+        return TrainingPlan(
             images=images,
             batch=self.batch,
             steps=steps,
@@ -150,7 +150,7 @@ PROTOCOLS = {
 }
 
 
-def parse_rates(given: Any) -> tuple[float, ...]:
+def parse_rates(given: float | str | Iterable[float | str]) -> tuple[float, ...]:
     """ "1e-3,3e-3" → (0.001, 0.003), sorted."""
     try:
         rates = sorted(map(float, parsers.listed(given)))

@@ -18,7 +18,7 @@ from PIL import Image
 
 from skipbench.datasets import Item
 from skipbench.errors import UsageError
-from skipbench.evaluations.segmentation.run import Split
+from skipbench.evaluations.segmentation.run import StoredSplit
 from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap
 from skipbench.features import cache as feature_cache
 from skipbench.features.store import FeatureStore
@@ -242,7 +242,7 @@ def _fitted(size_hw: tuple[int, int], long: int, short: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class WindowedSplit(Split):
+class WindowedSplit(StoredSplit):
     """Images seen through overlapping windows; the features are those of the windows."""
 
     windows: Sequence[View] = ()
@@ -262,14 +262,14 @@ def cut_windows(data: Sequence[Item], size: int, stride: int) -> tuple[list[View
 
 @contextmanager
 def epoch_crops(
-    extract: Callable[[int], Split], different: int | None
-) -> Iterator[Callable[[int], Split]]:
+    extract: Callable[[int], StoredSplit], different: int | None
+) -> Iterator[Callable[[int], StoredSplit]]:
     """The crops of each epoch: new ones in every epoch, or `different` ones in turn.
 
     The features of an epoch that will not recur are removed once it is over; those of an
     interrupted one are kept for the next run.
     """
-    current: dict[int, Split] = {}
+    current: dict[int, StoredSplit] = {}
 
     def close(remove: bool) -> None:
         for split in current.values():
@@ -278,7 +278,7 @@ def epoch_crops(
                 feature_cache.remove(split.features.folder)
         current.clear()
 
-    def at(epoch: int) -> Split:
+    def at(epoch: int) -> StoredSplit:
         number = epoch % different if different else epoch
         if number not in current:
             close(remove=True)

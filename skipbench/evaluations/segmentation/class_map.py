@@ -5,8 +5,8 @@ mean of its values at the four corners. So the class that wins all corners wins 
 class can win a pixel only if it is below no corner's winner at all four. The same is true of a
 column of pixels in a cell and its two ends. Most cells are settled by their corners, and many
 columns of the others by their ends. Only the rest is interpolated, of the few classes that can win.
-The result is that of `interpolate` and `argmax`, pixel for pixel, but where two classes differ by
-less than rounding.
+The result is that of `interpolate` and `argmax`, pixel for pixel, except where two classes differ
+by less than rounding.
 
 For speed on the CPU, items (cells or columns) are in the last dimension, so that all runs over long
 rows; and `index_select` and `maximum` take the place of indexing and `where`, which are slow.

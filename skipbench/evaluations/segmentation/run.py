@@ -41,7 +41,7 @@ class Masked(Picture, Interface):
 
 
 @dataclass(frozen=True)
-class Split:
+class StoredSplit:
     """Images by number, as methods use them; tokens are those of some columns of the features."""
 
     features: Features
@@ -72,9 +72,9 @@ class SegmentationRun(FeatureRun):
     def check_data(self) -> None:
         check_masks(*self.splits.values())
 
-    def split(self, cell: Cell) -> Split:
+    def split(self, cell: Cell) -> StoredSplit:
         """The scored images, at full size."""
-        return Split(self.val_features, self.val, self.columns(cell))
+        return StoredSplit(self.val_features, self.val, self.columns(cell))
 
     def scored(
         self,
@@ -127,8 +127,10 @@ class SegmentationRun(FeatureRun):
 # -- metrics of a record
 
 
-def figures(counts: np.ndarray, names: Sequence[str], absent: str = LEFT_OUT) -> dict[str, Any]:
-    """Of one segmentation. counts: (images, 3, classes); names: of the classes."""
+def segmentation_metrics(
+    counts: np.ndarray, names: Sequence[str], absent: str = LEFT_OUT
+) -> dict[str, Any]:
+    """Of a record. counts: (images, 3, classes); names: of the classes."""
     weights = resample_weights(len(counts), RESAMPLES, seed=0)
     return {"headline": "miou", **of_counts(counts, weights, absent), **by_class(counts, names)}
 

@@ -38,7 +38,10 @@ SAME = 1e-9  # eigenvalues this close count as one
 
 
 def link(tokens: torch.Tensor, tau: float, rows_at_once: int = ROWS) -> torch.Tensor:
-    """(graphs, n, n) bool, True on the diagonal. tokens: (graphs, n, channels)."""
+    """The edges of each graph: whether the cosine of two tokens exceeds τ.
+
+    tokens: (graphs, n, channels); returns (graphs, n, n) bool, True on the diagonal.
+    """
     graphs, count, _ = tokens.shape
     tokens = tokens.float()
     largest = tokens.abs().amax(-1, keepdim=True)
@@ -88,8 +91,8 @@ class Graphs:
         part.neighbours, part.degrees = self.neighbours[which], self.degrees[which]
         return part
 
-    def affine(self, x: torch.Tensor) -> torch.Tensor:
-        """x A. x: (graphs, vectors, n) float64."""
+    def times_affinity(self, x: torch.Tensor) -> torch.Tensor:
+        """x A, where A is 1 for linked tokens and ε for others. x: (graphs, vectors, n) float64."""
         return self.sums(x).mul_(1 - self.eps).add_(x.sum(-1, keepdim=True), alpha=self.eps)
 
     def sums(self, x: torch.Tensor) -> torch.Tensor:
@@ -213,7 +216,7 @@ class Krylov:
                 new = torch.where((left < ZERO_NORM)[..., None], self._random(), new)
         rows = slice(self.size, self.size + BLOCK)
         self._basis[:, rows] = new
-        self._images[:, rows] = self.root * self.graphs.affine(self.root * new)
+        self._images[:, rows] = self.root * self.graphs.times_affinity(self.root * new)
         self.size += BLOCK
 
     def best(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

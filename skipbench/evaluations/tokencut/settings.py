@@ -18,6 +18,7 @@ from skipbench.settings.groups import (
 Method = Literal["tokencut", "lost"]
 Score = Literal["boxes", "masks"]
 TAU, EPS = 0.2, 1e-5
+SCORING = ("split", "score", "hard", "pictures", "select")  # of a data set; not with --images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class TokencutSettings(CheckpointSettings, DataSettings, FeatureSettings, Record
     )  # fmt: skip
     images: tuple[Any, ...] = setting(
         (), help="Draw box, mask and eigenvector over these images or folders, instead of "
-        "scoring a data set. Repeatable.", parse=parsers.several, panel=WHAT, metavar="PATH",
+        "scoring a data set. Repeatable.", parse=parsers.images, panel=WHAT, metavar="PATH",
         several=True,
     )  # fmt: skip
     layers: str = setting(
@@ -92,7 +93,5 @@ class TokencutSettings(CheckpointSettings, DataSettings, FeatureSettings, Record
             raise UsageError(f"--{name} {value:g}: only for --method tokencut; LOST has neither")
         if bool(self.dataset) == bool(self.images):
             raise UsageError("give --dataset NAME for a score, or --images PATH for pictures alone")
-        if self.images:
-            scoring = ("split", "score", "hard", "pictures", "select")
-            if given := [name for name in scoring if name in self.changed()]:
-                raise UsageError(f"--{given[0]} goes with --dataset, not with --images")
+        if self.images and (given := [name for name in SCORING if name in self.changed()]):
+            raise UsageError(f"--{given[0]} goes with --dataset, not with --images")

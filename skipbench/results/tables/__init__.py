@@ -10,9 +10,10 @@ evaluated images has a footnote. Scores of different protocols never share a lay
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 from skipbench.errors import UsageError, did_you_mean
 from skipbench.results.entries import Entry, differing, entries, grouped
@@ -26,15 +27,8 @@ __all__ = ["FORMATS", "Table", "table", "tables"]
 
 log = logging.getLogger("skipbench")
 
+Options = ParamSpec("Options")
 SPLITS = tuple(fact for fact in FACTS if fact != "seed")  # seeds of one entry belong together
-
-
-def table(results: Source | Iterable[Source] = "results", **options: Any) -> Table:
-    """`skipbench table`, if it makes one table. options: those of `tables`."""
-    found = tables(results, **options)
-    if len(found) > 1:
-        raise UsageError(f"these records make {len(found)} tables: call tables() instead")
-    return found[0]
 
 
 def tables(
@@ -80,6 +74,20 @@ def tables(
         title = f"{one.title} ({suffix})" if suffix else one.title
         made.append(replace(one, title=title, ci=ci, with_paper=paper and chosen is not None))
     return made
+
+
+def _one(made: Callable[Options, list[Table]]) -> Callable[Options, Table]:
+    @wraps(made)
+    def table(*args: Options.args, **options: Options.kwargs) -> Table:
+        found = made(*args, **options)
+        if len(found) > 1:
+            raise UsageError(f"these records make {len(found)} tables: call tables() instead")
+        return found[0]
+
+    return table
+
+
+table = _one(tables)
 
 
 def _nothing_fits(found: Sequence[Stored], where: Iterable[str]) -> str:

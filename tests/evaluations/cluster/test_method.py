@@ -20,7 +20,7 @@ from skipbench.evaluations.cluster.method import (
     nearest_centroid,
     score,
 )
-from skipbench.evaluations.segmentation.run import figures
+from skipbench.evaluations.segmentation.run import segmentation_metrics
 from skipbench.evaluations.segmentation.tokens import HEADS_AT_ONCE, Grid, TokenMap, normalised
 from skipbench.metrics.segmentation import class_counts, miou_percent
 
@@ -193,7 +193,7 @@ def test_shapes(shuffled, clusters):
     pixels = np.asarray(pairs.sum(0)).reshape(clusters, images.classes)
     assert pixels.sum() == sum(int((mask != 255).sum()) for mask in images.masks)
     counts = matched_counts(pairs, match(pixels), images.classes)
-    found = figures(counts, images.data.classes)["miou"]
+    found = segmentation_metrics(counts, images.data.classes)["miou"]
     if not shuffled:
         assert found > 90
         return

@@ -10,7 +10,7 @@ from tokens import ShapesTokens, TokenImages, unit
 
 from skipbench.engine.vectors import Flat, Lists
 from skipbench.evaluations.knn.method import Vote, Votes, joined, part_of_bank, score, segment, vote
-from skipbench.evaluations.segmentation.run import figures
+from skipbench.evaluations.segmentation.run import segmentation_metrics
 from skipbench.evaluations.segmentation.tokens import even_shares, normalised
 from skipbench.metrics.segmentation import class_counts, miou_percent
 
@@ -212,7 +212,9 @@ def test_shapes(kind):
     counts = score(val, range(10), index, bank.labels, [Vote(30, 0.02)])[:, 0]
     found = miou_percent(counts.sum(0))
     if kind != "shuffled":
-        assert found > 90 and figures(counts, val.data.classes)["miou"] == pytest.approx(found)
+        assert found > 90 and segmentation_metrics(counts, val.data.classes)[
+            "miou"
+        ] == pytest.approx(found)
         return
     # Nothing can be known: each class is called as often as if by lot, wherever it is.
     _, called, true = counts.sum(0).astype(float)

@@ -82,8 +82,8 @@ def test_every_pixel_is_the_full_loss():
         loss, weight, bias = autograd(heads, pairs, head)
         mine = slice(head * CLASSES, (head + 1) * CLASSES)
         assert found.loss[head].item() == pytest.approx(loss, rel=1e-5)
-        torch.testing.assert_close(found.slopes["weight"][:, mine], weight, rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(found.slopes["bias"][mine], bias, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(found.of["weight"][:, mine], weight, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(found.of["bias"][mine], bias, rtol=1e-4, atol=1e-6)
 
 
 def test_in_parts_is_the_same():
@@ -91,7 +91,7 @@ def test_in_parts_is_the_same():
     sample = every(mask)
     whole = gradients(make_heads(), [tokens], [sample])
     parts = gradients(make_heads(logits_at_once=100, rows_at_once=1), [tokens], [sample])
-    torch.testing.assert_close(parts.slopes["weight"], whole.slopes["weight"])
+    torch.testing.assert_close(parts.of["weight"], whole.of["weight"])
     torch.testing.assert_close(parts.loss, whole.loss)
 
 
@@ -105,7 +105,7 @@ def test_sampled_gradient_is_unbiased(stride):
     labelled, rng = LabelledPixels(mask, GRID), np.random.default_rng(0)
     drawn = torch.stack(
         [
-            gradients(heads, [tokens], [labelled.draw(20, rng, stride)]).slopes["weight"].flatten()
+            gradients(heads, [tokens], [labelled.draw(20, rng, stride)]).of["weight"].flatten()
             for _ in range(1500)
         ]
     )
@@ -150,7 +150,7 @@ def test_a_mask_without_labels_counts_for_nothing():
             heads.step(gradients(heads, [image(1)[0]], [every(image(1)[1])]), 1.0)
             before = heads.parameters["weight"].clone()
             found = gradients(heads, [tokens], [drawn])
-            assert not found.slopes["weight"].any() and not found.loss.any()
+            assert not found.of["weight"].any() and not found.loss.any()
             heads.step(found, 1.0)
             assert torch.equal(heads.parameters["weight"], before)
 

@@ -18,7 +18,7 @@ from skipbench.evaluations.probe.method import (
     statistics,
 )
 from skipbench.evaluations.probe.record import metrics
-from skipbench.evaluations.probe.settings import PROTOCOLS, Course
+from skipbench.evaluations.probe.settings import PROTOCOLS, TrainingPlan
 from skipbench.evaluations.segmentation.tokens import Grid, ImageTokens, TokenMap, predict
 from skipbench.images import resize_mask
 
@@ -123,7 +123,7 @@ def test_held_out_images_are_spread_over_the_batches_of_every_epoch():
     for count, seed in ((1464, 0), (3000, 1)):
         held_out = set(held_out_images(count, 6, seed))
         assert len(held_out) == round(count / 10)
-        course = PROTOCOLS["paper"].course(count, seed)
+        course = PROTOCOLS["paper"].training_plan(count, seed)
         for epoch in range(5):
             most = max(sum(i in held_out for i in batch) for batch in course.batches(epoch))
             assert most < 10
@@ -160,7 +160,7 @@ def test_rates_that_are_too_high_are_told_apart():
 
 @pytest.mark.parametrize("images", [1, 2, 15, 16, 17, 100])
 def test_every_image_once_an_epoch(images):
-    course = PROTOCOLS["paper"].course(images, seed=0)
+    course = PROTOCOLS["paper"].training_plan(images, seed=0)
     assert course.epochs == 30
     for epoch in (0, 29):
         batches = course.batches(epoch)
@@ -169,7 +169,7 @@ def test_every_image_once_an_epoch(images):
 
 
 def test_a_number_of_steps_ends_in_the_middle_of_an_epoch():
-    course = PROTOCOLS["dinov2"].course(1464, seed=0)
+    course = PROTOCOLS["dinov2"].training_plan(1464, seed=0)
     assert course.steps == 40_000 and course.warm_up == 1500
     assert sum(len(course.batches(e)) for e in range(course.epochs)) == 40_000
     assert len(course.batches(course.epochs - 1)) < course.steps_per_epoch
@@ -177,19 +177,21 @@ def test_a_number_of_steps_ends_in_the_middle_of_an_epoch():
 
 def test_schedules():
     def course(schedule, warm_up=0):
-        return Course(16, 16, 100, schedule, 64, 0, warm_up)
+        return TrainingPlan(16, 16, 100, schedule, 64, 0, warm_up)
 
     assert course("cosine").share(0) == 1 and course("cosine").share(50) == pytest.approx(0.5)
     assert course("poly").share(25) == pytest.approx(0.75)
     assert course("step").share(79) == 1 and course("step").share(80) == pytest.approx(0.1)
     warm = course("poly", 10)
-    assert warm.share(0) == pytest.approx(1e-6) and warm.share(5) == pytest.approx(0.5 * 0.95)
-    assert warm.share(10) == pytest.approx(0.9)
+    assert warm.rate_factor(0) == pytest.approx(1e-6) and warm.rate_factor(5) == pytest.approx(
+        0.5 * 0.95
+    )
+    assert warm.rate_factor(10) == pytest.approx(0.9)
 
 
 def test_draws_depend_on_seed_image_and_epoch_alone():
     images = Arrays(4)
-    course = replace(PROTOCOLS["paper"], epochs=3, loss_pixels=32).course(4, seed=5)
+    course = replace(PROTOCOLS["paper"], epochs=3, loss_pixels=32).training_plan(4, seed=5)
     order = [(i, e) for e in range(3) for i in range(4)]
     one = {key: Draws(course).of(images, *key, False) for key in order}
     draws = Draws(course)

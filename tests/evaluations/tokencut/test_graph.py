@@ -150,7 +150,7 @@ def test_degrees_and_products_are_those_of_the_affinity_matrix(eps):
     graphs = Graphs(torch.from_numpy(links), eps)
     np.testing.assert_allclose(graphs.degrees, affinity.sum(1), rtol=1e-14)
     np.testing.assert_array_equal(graphs.neighbours, links.sum(1))
-    np.testing.assert_allclose(graphs.affine(torch.from_numpy(x)), x @ affinity, atol=1e-13)
+    np.testing.assert_allclose(graphs.times_affinity(torch.from_numpy(x)), x @ affinity, atol=1e-13)
 
 
 def test_graphs_without_some_are_the_others():
@@ -164,4 +164,4 @@ def test_graphs_without_some_are_the_others():
         some = graphs.only(which).only(again)
         assert (len(some), some.tokens) == (2, 35)
         assert torch.equal(some.degrees, graphs.degrees[2:4])
-        assert torch.equal(some.affine(x[2:4]), graphs.affine(x)[2:4])
+        assert torch.equal(some.times_affinity(x[2:4]), graphs.times_affinity(x)[2:4])

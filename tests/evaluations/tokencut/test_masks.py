@@ -128,7 +128,7 @@ def test_an_image_of_which_no_pixel_counts_counts_for_nothing(run):
     assert f"IoU {means.max():.1f}" in shown.stderr  # so far, at the end
     assert arrays["counts"][:, 1].tolist() == [1, 1, 0, 1]
     honest = record.metrics["chosen"]["holdout"]["iou"]
-    assert honest >= min(means) - 1e-6
+    assert honest >= 100 * scores[[0, 1, 3]].min(1).mean() - 1e-6  # each half has its own block
     assert arrays["counts_holdout"][2].tolist() == [0, 0]
     assert "nan" not in Path("results", record.id, "tiles", "index.json").read_text()
 
