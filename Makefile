@@ -1,6 +1,7 @@
 # Everything happens in .venv, which the first target that needs it makes.
 PYTHON ?= python3
 OLDEST_PYTHON ?= python3.11
+PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 BIN := .venv/bin
 OLDEST := .venv-oldest/bin
 .DEFAULT_GOAL := help
