@@ -190,7 +190,7 @@ class FeatureRun(Run):
         return FeatureSpec(blocks=cell.blocks, tensors=(self.tensor,)).columns
 
     def width(self, blocks: Sequence[int]) -> int:
-        """Numbers per token."""
+        """Channels per token."""
         return sum(map(self.backbone.width, blocks))
 
     def open_features(self, stack: ExitStack, todo: Sequence[Any], drawn: Sequence[Any]) -> None:

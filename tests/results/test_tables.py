@@ -395,7 +395,7 @@ def test_lost_never_stands_in_a_table_of_tokencut_unsaid(caplog):
     with caplog.at_level("INFO", "skipbench"):
         made = table([tokencut(), lost], layout="figure3")
     assert values(made)[0][:2] == [50.0, None] and footnotes(made) == [ORACLE]
-    assert "figure3 leaves out 1 scores by another method than tokencut" in caplog.text
+    assert "figure3 leaves out 1 score by another method than tokencut" in caplog.text
 
 
 def test_methods_are_chosen_with_where_and_by():
@@ -427,7 +427,7 @@ def test_an_iou_of_masks_is_no_corloc(caplog):
         made = table([tokencut(), masks], layout="table4", compact=True)
     assert made.columns == (("VOC2012",),) and "that are no CorLoc" in caplog.text
     made = table([tokencut(), masks])
-    assert set(made.columns) == {("figure", "CorLoc"), ("figure", "IoU")}
+    assert set(made.columns) == {("score", "CorLoc"), ("score", "IoU")}
     assert footnotes(table([masks])) == [ORACLE]
 
 
@@ -632,7 +632,7 @@ def test_records_that_lack_a_setting_of_others_share_a_plain_table():
         for tau in (0.2, 0.3)
     ]
     made = table([make_result(), cuts[0]])
-    assert made.columns == (("figure", "mIoU"), ("figure", "CorLoc"))
+    assert made.columns == (("score", "mIoU"), ("score", "CorLoc"))
     assert [row.labels for row in made.rows] == [("model.pth", "probe"), ("model.pth", "tokencut")]
     made = table([make_result(), *cuts])  # only what differs within an evaluation is a column
     assert {row.labels[-1] for row in made.rows} == {"–", "0.2", "0.3"}

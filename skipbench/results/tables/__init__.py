@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec
 
-from skipbench.errors import UsageError, did_you_mean
+from skipbench.errors import UsageError, count_of, did_you_mean
 from skipbench.results.entries import Entry, differing, entries, grouped
 from skipbench.results.read import Source, Stored, read_results, selected_on
 from skipbench.results.scores import CHOSEN, FACTS, Score, only, parse_where
@@ -117,7 +117,7 @@ def _of_evaluation(found: Sequence[Entry], layout: Layout) -> list[Entry]:
         raise UsageError(
             f"{layout.name} shows {metric}; these records have {others}: use --layout plain"
         )
-    _log_left_out(layout, len(fitting) - len(measured), f"that are no {metric}")
+    _log_left_out(layout, len(fitting) - len(measured), f"other than {metric}")
     return measured
 
 
@@ -131,7 +131,8 @@ def _of_method(found: list[Entry], layout: Layout) -> list[Entry]:
 
 def _log_left_out(layout: Layout, number: int, what: str) -> None:
     if number:
-        log.info("%s leaves out %d scores %s; --layout plain shows all", layout.name, number, what)
+        scores = count_of(number, "score")
+        log.info("%s leaves out %s %s; --layout plain shows all", layout.name, scores, what)
 
 
 # -- protocols

@@ -172,7 +172,7 @@ def plain_table(found: Sequence[Entry]) -> Table:
     common = [name for name in FACTS if name not in {"seed", *shown, *different}]
     known = {name: facts[0][name] for name in common if facts[0][name] is not None}
     title = ", ".join(f"{name} {label(name, value)}" for name, value in known.items())
-    header = tuple(("figure", name) if len(metrics) > 1 else (name,) for name in metrics)
+    header = tuple(("score", name) if len(metrics) > 1 else (name,) for name in metrics)
     return marked(Table("plain", title, tuple(shown), header, tuple(rows)), groups.values())
 
 

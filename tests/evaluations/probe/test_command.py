@@ -392,8 +392,8 @@ def test_records_are_read_back_or_named(probe):
     for content, word in (
         (whole[:-40], "damaged"),
         (whole.replace('"schema": 2', '"schema": 9'), "newer"),
-        ("[]", "no skipbench record"),
-        ("{}", "no skipbench record"),
+        ("[]", "not a skipbench record"),
+        ("{}", "not a skipbench record"),
     ):
         path.write_text(content)
         with pytest.raises(skipbench.SkipbenchError, match=word):

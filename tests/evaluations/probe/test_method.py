@@ -176,17 +176,17 @@ def test_a_number_of_steps_ends_in_the_middle_of_an_epoch():
 
 
 def test_schedules():
-    def course(schedule, warm_up=0):
-        return TrainingPlan(16, 16, 100, schedule, 64, 0, warm_up)
+    def factor(step, schedule, warm_up=0):
+        return TrainingPlan(16, 16, 100, schedule, 64, 0, warm_up).rate_factor(step)
 
-    assert course("cosine").share(0) == 1 and course("cosine").share(50) == pytest.approx(0.5)
-    assert course("poly").share(25) == pytest.approx(0.75)
-    assert course("step").share(79) == 1 and course("step").share(80) == pytest.approx(0.1)
-    warm = course("poly", 10)
-    assert warm.rate_factor(0) == pytest.approx(1e-6) and warm.rate_factor(5) == pytest.approx(
-        0.5 * 0.95
-    )
-    assert warm.rate_factor(10) == pytest.approx(0.9)
+    assert factor(0, "cosine") == 1
+    assert factor(50, "cosine") == pytest.approx(0.5)
+    assert factor(25, "poly") == pytest.approx(0.75)
+    assert factor(79, "step") == 1
+    assert factor(80, "step") == pytest.approx(0.1)
+    assert factor(0, "poly", warm_up=10) == pytest.approx(1e-6)
+    assert factor(5, "poly", warm_up=10) == pytest.approx(0.5 * 0.95)
+    assert factor(10, "poly", warm_up=10) == pytest.approx(0.9)
 
 
 def test_draws_depend_on_seed_image_and_epoch_alone():
