@@ -190,5 +190,5 @@ def missing_checkpoint(path: Path) -> str:
         return f"{message} The folder {path.parent} does not exist either."
     files = sorted(p.name for p in path.parent.iterdir() if p.suffix in WEIGHT_SUFFIXES)
     if not files:
-        return f"{message} {path.parent} contains no weights files."
+        return f"{message} The folder {path.parent.absolute()} contains no weights files."
     return f"{message}{did_you_mean(path.name, files)}\nIn that folder: {some_of(files)}"

@@ -167,7 +167,7 @@ def examine(model: Model, device: torch.device | str = "cpu") -> Verdict:
 class Choice:
     residual: Residual
     source: str  # "--residual", a place in the file, or "the health of its blocks"
-    warning: str | None = None  # if the choice contradicts a clear winner
+    warning: str | None = None  # if the choice contradicts the file, or a clear winner
 
 
 def choose_variant(
@@ -183,10 +183,14 @@ def choose_variant(
     source = "--residual" if asked else facts.sources.get("residual", "")
     if residual is None:
         return verdict.winner and Choice(verdict.winner, "the health of its blocks")
-    if verdict.winner is None or verdict.winner == residual:
+    suggested = verdict.winner or facts.residual
+    if suggested in (None, residual):
         return Choice(residual, source)
+    reason = f"its weights look {suggested.upper()}: {verdict.reason}"
+    if verdict.winner is None:
+        reason = f"the file says {suggested.upper()} ({facts.sources['residual']})"
     warning = (
-        f"{facts.name} is run as {residual.upper()} because of {source}, but its weights look "
-        f"{verdict.winner.upper()}: {verdict.reason}. If so, the results will be meaningless."
+        f"{facts.name} is run as {residual.upper()} because of {source}, but {reason}. "
+        "If so, the results will be meaningless."
     )
     return Choice(residual, source, warning)

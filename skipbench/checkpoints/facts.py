@@ -220,8 +220,8 @@ def _notes(found: BackboneTensors) -> tuple[str, ...]:
         others = ", ".join(str(branch) for branch in found.others)
         notes.append(f"using {found.branch}; the file also contains {others} (--weights chooses)")
     if found.dropped:
-        counts = ", ".join(f"{n} of {head}" for head, n in found.dropped.items())
-        notes.append(f"ignored tensors that features do not need: {counts}")
+        counts = ", ".join(f"{head} ({n})" for head, n in found.dropped.items())
+        notes.append(f"ignored {counts}: tensors that features do not need")
     return tuple(notes)
 
 

@@ -12,8 +12,8 @@ from skipbench.settings import OUTPUT, RECORDS, parsers, same_as, setting
 from skipbench.settings.groups import (
     DataSettings,
     FeatureSettings,
+    PictureSettings,
     ReadingSettings,
-    RecordSettings,
     SelectSettings,
 )
 
@@ -38,7 +38,7 @@ class CompareSettings(SelectSettings):
         panel=OUTPUT, metavar="N",
     )  # fmt: skip
     pictures: int = same_as(
-        RecordSettings, "pictures", 0, help="Draw the N images that differ most."
+        PictureSettings, "pictures", 0, help="Draw the N images that differ most."
     )
     out: Path | None = setting(
         None, help="Folder for the pictures.", parse=parsers.path, panel=OUTPUT, metavar="DIR",
@@ -107,14 +107,15 @@ def show(pair: "Paired", top: int) -> None:
     unusual = [word for word in score.unusual_settings if word != method]
     console.print(f"\n{method} on {', '.join([data, *unusual])}", style="bold", markup=False)
     for letter, side, value in (("A", pair.a, pair.a_value), ("B", pair.b, pair.b_value)):
-        console.print(f"{letter}  {score.metric_name} {value:.2f}  {_who(side)}", markup=False)
+        console.print(f"{letter}  {score.metric_name} {value:z.2f}  {_who(side)}", markup=False)
     low, high = pair.interval
     console.print(
         f"B − A  [bold]{signed(pair.difference, 2)}[/]  95 % interval {signed(low, 2)} to "
         f"{signed(high, 2)}, {p_text(pair.p_value)}, {pair.images:,} images in common"
     )
     if pair.only_a or pair.only_b:
-        console.print(f"left out: {pair.only_a:,} images only in A, {pair.only_b:,} only in B")
+        only = f"{pair.only_a:,} images only in A, {pair.only_b:,} only in B"
+        console.print(f"left out: {only}; both scores are of the images in common")
     for name, values in pair.differs.items():
         a, b = map(_short, values)
         console.print(f"different {name}: {a} and {b}", markup=False)
@@ -136,9 +137,11 @@ def _who(side: "Sequence[Stored]") -> str:
 
 
 def _short(value: Any) -> str:
-    if not isinstance(value, list | tuple):
-        return str(value)
-    return f"{sum(value):,} in all" if len(value) > 6 else ", ".join(map(str, value))
+    from skipbench.results.words import setting_text
+
+    if isinstance(value, list | tuple) and len(value) > 6:
+        return f"{sum(value):,} in all"
+    return setting_text(value, "none")
 
 
 def _verdict(pair: "Paired") -> str:
@@ -150,8 +153,8 @@ def _verdict(pair: "Paired") -> str:
     if pair.p_value > SIGNIFICANT:  # of hits, exactly: a few images make the interval too narrow
         return "No significant difference: too few images differ."
     better = "better" if low > 0 else "worse"
-    words = f"B is {better}; image sampling alone does not explain the difference"
-    return f"{words}; but the settings differ." if pair.differs else f"{words}."
+    words = f"B is {better}: image sampling alone does not explain the difference"
+    return f"{words}, but the settings differ." if pair.differs else f"{words}."
 
 
 def _moves(console: Any, what: str, moves: "list[Move]") -> None:
@@ -162,7 +165,7 @@ def _moves(console: Any, what: str, moves: "list[Move]") -> None:
     numbers = ("A", "B", "B − A", "95 % interval" if what == "classes" else "effect on B − A")
     table = plain_table(f"{what} that differ most", *numbers, right=numbers, header_style="dim")
     for move in moves:
-        cells = [f"{move.a:.1f}", f"{move.b:.1f}", signed(move.difference or 0.0)]
+        cells = [f"{move.a:z.1f}", f"{move.b:z.1f}", signed(move.difference or 0.0)]
         if what == "images":
             cells.append(signed(move.effect or 0.0, 2))
         elif move.interval:

@@ -58,7 +58,7 @@ def show_page(text: str) -> None:
 
 def _rendered(text: str) -> "Markdown":
     """Headings on the left; code without line breaks of its own."""
-    from rich.markdown import CodeBlock, Heading, Markdown
+    from rich.markdown import CodeBlock, Heading, Markdown, TableElement
     from rich.text import Text
 
     class LeftHeading(Heading):
@@ -74,10 +74,19 @@ def _rendered(text: str) -> "Markdown":
                     f"  {line}", style="markdown.code_block", no_wrap=True, overflow="ignore"
                 )
 
+    class FoldedTable(TableElement):
+        def __rich_console__(self, console: Any, options: Any) -> Any:
+            table: Any
+            for table in super().__rich_console__(console, options):
+                for column in table.columns:
+                    column.overflow = "fold"
+                yield table
+
     class Page(Markdown):
         elements: ClassVar[dict[str, Any]] = {
             **Markdown.elements,
-            "heading_open": LeftHeading, "fence": UnbrokenCode, "code_block": UnbrokenCode,
+            "heading_open": LeftHeading, "table_open": FoldedTable,
+            "fence": UnbrokenCode, "code_block": UnbrokenCode,
         }  # fmt: skip
 
     return Page(text, hyperlinks=False)

@@ -83,7 +83,7 @@ def _show_differing(console: Any, title: str, differing: Any) -> None:
     if not differing:
         return
     table = plain_table()
-    for name in (f"{title} that differ", "recorded", "here"):
+    for name in (f"different {title}", "recorded", "here"):
         table.add_column(name, overflow="fold")
     for name, values in differing.items():
         table.add_row(shown(name), *(shown(prose(value)) for value in values))

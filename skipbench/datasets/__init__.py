@@ -232,8 +232,8 @@ def _check_count(dataset: Dataset, listing: Listing, command: str, *, whole: boo
             remedy = f"Take the missing names out of {dataset.folder}/{dataset.split}.txt"
         raise DataError(
             f"{what}: only {found:,} of {wanted:,} images were found ({dataset.folder}).{first}\n"
-            f"{remedy}, or use what was found with --limit {wanted}: the result is then marked as "
-            "partial."
+            f"{remedy}, or use what was found: --limit {wanted} omits none of it. The result is "
+            "then marked as partial."
         )
     if found != wanted:
         log.warning(f"{what}: {found:,} of {wanted:,} images; marked as partial")

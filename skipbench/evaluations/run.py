@@ -241,11 +241,6 @@ class FeatureRun(Run):
         self.chunks(cell).forget()
         self.training_state(cell).forget()
 
-    def drawn(self) -> list[Any]:
-        """With several seeds, only the first."""
-        first = self.cells[0].seed
-        return [cell for cell in self.cells if self.settings.pictures and cell.seed == first]
-
     def identity(
         self, blocks: tuple[int, ...], seed: int, protocol: Mapping[str, Any], **more: Any
     ) -> str:

@@ -40,6 +40,4 @@ def _as_command(link: re.Match[str]) -> str:
     picture, words, file = link.groups()
     if picture:
         return f"({words}: {FOLDER / file})"
-    topic = file.removesuffix(".md")
-    command = f"`skipbench manual {topic}`"
-    return command if words == topic else f"{words} ({command})"
+    return f"{words} (`skipbench manual {file.removesuffix('.md')}`)"

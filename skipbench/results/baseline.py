@@ -136,7 +136,8 @@ def make_baseline(
             ways = ", ".join(differing(facts)) or "nothing but the record"
             raise UsageError(
                 f"{len(group)} scores are called {name!r}; they differ in {ways}. "
-                "Choose with --where, or name the checkpoints with --label name=…"
+                "Choose with --where, give single records (files), or name the checkpoints with "
+                "--label name=…"
             )
     chosen = {name: entry for name, (entry,) in groups.items()}
     figures = {name: expected(entry, before) for name, entry in chosen.items()}

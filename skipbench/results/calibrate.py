@@ -55,6 +55,9 @@ def calibrate(
         known, groups = read_baseline(Path(baseline)), grouped(wanted, name_of)
         lines = [line for name, line in sorted(known.figures.items()) if name in groups]
         wanted = [matching_entry(line, known, groups[line.figure]) for line in lines]
+    for name in sorted({e.facts["evaluation"] for e in wanted if not _has_seed(e)}):
+        log.info("%s has no seed: its scores have no noise to measure", name)
+    wanted = list(filter(_has_seed, wanted))
     if not wanted:
         raise UsageError(
             "no records to calibrate" + (f" that {baseline} expects" if baseline else "")
@@ -70,6 +73,10 @@ def calibrate(
         if baseline:
             _write(Path(baseline), noise)  # at once, so that an interruption loses nothing
     return noises
+
+
+def _has_seed(entry: Entry) -> bool:
+    return entry.first.evaluation.has_seed
 
 
 def _values(

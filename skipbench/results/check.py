@@ -25,7 +25,7 @@ from skipbench.results.paired import ModelCounts, p_of_difference, significant
 from skipbench.results.read import Source, Stored, listed, read_results
 from skipbench.results.scores import fits, only, parse_where
 from skipbench.results.tables.render import md, md_row
-from skipbench.results.words import p_text, signed
+from skipbench.results.words import p_text, signed, value_text
 
 log = logging.getLogger("skipbench")
 
@@ -142,20 +142,13 @@ def matching_entry(line: Expected, wanted: Baseline, group: Sequence[Entry]) -> 
             )
         return alike[0]
     changes = "; ".join(
-        f"{name}: {_words(old)} in the baseline, {_words(new)} now"
+        f"{name}: {value_text(old)} in the baseline, {value_text(new)} now"
         for name, (old, new) in ways[0].items()
     )
     raise UsageError(
         f"{line.figure}: the baseline has another protocol or other images.\n{changes}\n"
         "Evaluate with the baseline's settings, or write a new baseline with --update."
     )
-
-
-def _words(value: Any) -> str:
-    """ "30 (2a5f0348ff4e)" for a number of images and their fingerprint."""
-    if isinstance(value, list) and [type(one) for one in value] == [int, str]:
-        return f"{value[0]:,} ({value[1]})"
-    return str(value)
 
 
 def _listed(group: Sequence[Entry], line: Expected) -> str:

@@ -52,7 +52,7 @@ def compare(
     for x, y in pairs:
         try:
             made.append(paired(x.stored, y.stored, resamples=resamples, seed=seed))
-        except DataError as error:  # one without counts does not hide the others
+        except (DataError, UsageError) as error:  # one that fails does not hide the others
             trouble = error
             if len(pairs) > 1:
                 log.warning("left out: %s", error)
@@ -75,7 +75,8 @@ def _records(name: Source, known: Callable[[], list[Stored]]) -> list[Stored]:
 
 
 def _pairs(a: Sequence[Entry], b: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
-    """Any two single entries; of several, those that match. No entry is paired with itself."""
+    """Any two single entries; of several, those that match, on the same images if there are any.
+    No entry is paired with itself."""
     if [_paths(entry) for entry in a] == [_paths(entry) for entry in b]:
         raise UsageError("A and B are the same records: give two that differ")
     if len(a) == len(b) == 1:
@@ -95,6 +96,9 @@ def _pairs(a: Sequence[Entry], b: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
             "A and B have no evaluation in common (same data set, layers and settings).\n"
             "To compare two records anyway, give their ids: `skipbench results list`."
         )
+    exact = [(x, y) for x, y in found if x.first.images == y.first.images]
+    matched = {id(entry) for pair in exact for entry in pair}
+    found = exact + [(x, y) for x, y in found if not {id(x), id(y)} & matched]
     return sorted(found, key=lambda pair: [str(pair[0].facts[name]) for name in same])
 
 

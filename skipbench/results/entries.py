@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from skipbench.results.read import Stored
 from skipbench.results.scores import Score
-from skipbench.results.words import prose
+from skipbench.results.words import natural, prose
 
 log = logging.getLogger("skipbench")
 
@@ -79,7 +79,7 @@ def entries(stored: Iterable[Stored]) -> list[Entry]:
         first = seeds.setdefault(score.facts["seed"], score)
         if first is not score:
             log.warning("left out: %s repeats %s", one.path, first.stored.path)
-    return [Entry(tuple(group.values())) for group in groups.values()]
+    return [Entry(tuple(group[s] for s in sorted(group, key=natural))) for group in groups.values()]
 
 
 def _all_but_seed(score: Score) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from skipbench.errors import NumbersError, UsageError
+from skipbench.errors import NumbersError, UsageError, count_of
 from skipbench.metrics import intervals
 from skipbench.metrics.intervals import RESAMPLES, SIGNIFICANT
 from skipbench.metrics.means import share_percent
@@ -79,7 +79,7 @@ def paired(
     names_a, names_b = first_a.dataset["names"], set(first_b.dataset["names"])
     common = [name for name in names_a if name in names_b]
     if len(common) < 2:
-        raise UsageError(f"{ids} have {len(common)} images in common")
+        raise UsageError(f"{ids} have {count_of(len(common), 'image')} in common")
     one, other = (
         ModelCounts(side[0].result, [_counts(stored, common) for stored in side]) for side in sides
     )

@@ -163,11 +163,12 @@ class Score:
             self._partial_data(),
             self._other_protocol(),
             self._chosen_block(),
+            self._constant_features(),
             *self.evaluation.remarks(self.result),
         ]
         if self.result.checkpoint.get("warning"):
             residual = self.result.checkpoint["residual"]
-            found.append(f"run as {residual}, although its weights suggest otherwise")
+            found.append(f"run as {residual}, although its file or its weights suggest otherwise")
         return [words for words in found if words]
 
     def _partial_data(self) -> str:
@@ -191,6 +192,14 @@ class Score:
             return f"protocol {name} with {', '.join(changes)}"
         usual = self.evaluation.protocol or name
         return "" if name in (usual, None) else f"protocol {name}"
+
+    def _constant_features(self) -> str:
+        """Also a constant may score: one class everywhere is right in places."""
+        constant = self.result.features.get("degenerate")
+        counts = constant.values() if isinstance(constant, dict) else ()
+        most = max(filter(is_number, counts), default=0)
+        images = self.result.dataset["images"]
+        return f"constant features in {most:,} of {images:,} images" if most else ""
 
     def _chosen_block(self) -> str:
         if len(self.blocks) < 2:

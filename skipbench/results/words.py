@@ -55,6 +55,13 @@ def setting_text(value: Any, none: str = DASH) -> str:
     return none if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def value_text(value: Any) -> str:
+    """A setting, or a number of images and their fingerprint: "30 (2a5f0348ff4e)"."""
+    if isinstance(value, list | tuple) and [type(one) for one in value] == [int, str]:
+        return f"{value[0]:,} ({value[1]})"
+    return setting_text(value, "none")
+
+
 def prose(value: Any) -> str:
     """Anything from a record on one line: "0.1, 0.2"."""
     if isinstance(value, Mapping):

@@ -234,6 +234,12 @@ class RecordSettings(OutputSettings):
     force: bool = setting(
         False, help="Recompute even if a record exists.", panel=OUTPUT, moves=False
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureSettings(RecordSettings):
+    """For evaluations that draw what they predict."""
+
     pictures: int = setting(
         0, help="Draw N predictions, worst and best.", parse=parsers.integer(0), panel=OUTPUT,
         metavar="N", moves=False,
@@ -282,9 +288,10 @@ class ResultsSettings(Settings):
         metavar="RESULTS", argument=True, several=True,
     )  # fmt: skip
     where: tuple[str, ...] = setting(
-        (), help="Only records with this evaluation, dataset, checkpoint, residual, depth, epoch, "
-        "optimizer, features, protocol, seed or split. Repeatable; the same fact twice means "
-        "either value.", parse=parsers.texts, panel=RECORDS, metavar="FACT=VALUE", several=True,
+        (), help="Only records with this evaluation, method, dataset, split, checkpoint, "
+        "residual, depth, epoch, optimizer, features, protocol or seed. Repeatable; the same "
+        "fact twice means either value.", parse=parsers.texts, panel=RECORDS,
+        metavar="FACT=VALUE", several=True,
     )  # fmt: skip
     strict: bool = setting(False, help="Fail on damaged or newer records (exit 4).", panel=OUTPUT)
 

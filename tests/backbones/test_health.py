@@ -117,7 +117,18 @@ def test_who_decides(made, verdicts):
     by_file = choose_variant(told, None, verdict)
     assert (by_file.residual, by_file.source) == ("skipless", "args.skipless=1")
     assert "args.skipless=1" in by_file.warning
-    assert choose_variant(told, "skip", verdict).residual == "skip"
+    assert choose_variant(told, "skip", verdict) == health.Choice("skip", "--residual")
+
+
+def test_the_user_against_the_file_where_the_weights_do_not_tell(made):
+    facts = dataclasses.replace(
+        made["skip"].facts, residual="skipless", sources={"residual": "args.skipless=1"}
+    )
+    both = health.assess("skip", rows(0.8, 0.8)), health.assess("skipless", rows(0.8, 0.7))
+    unclear = health.judge(*both)
+    assert choose_variant(facts, "skipless", unclear).warning is None
+    warning = choose_variant(facts, "skip", unclear).warning
+    assert "run as SKIP because of --residual, but the file says SKIPLESS (args.sk" in warning
 
 
 def overflowing(seed=0):

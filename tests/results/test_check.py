@@ -86,7 +86,7 @@ def test_a_baseline_of_another_protocol_is_refused(gate):
     done = gate(50.0, protocol={"epochs": 10, "batch": 8})
     assert done.exit_code == 2
     assert "epochs: 30 in the baseline, 10 now" in done.stderr
-    assert "batch: None in the baseline, 8 now" in done.stderr
+    assert "batch: none in the baseline, 8 now" in done.stderr
     done = gate(50.0, data=data_part(fingerprint="e" * 64))
     assert done.exit_code == 2 and "images evaluated on" in done.stderr
 
@@ -423,7 +423,7 @@ def test_a_setting_that_is_a_pair_of_words_is_shown(gate, tmp_path):
     (protocol,) = content["protocols"].values()
     protocol["views"] = ["a", "b"]
     gate.path.write_text(json.dumps(content))
-    with pytest.raises(UsageError, match=r"views: \['a', 'b'\] in the baseline"):
+    with pytest.raises(UsageError, match="views: a,b in the baseline"):
         check(put(tmp_path / "r", make_result()), gate.path)
 
 

@@ -198,6 +198,21 @@ def test_names_of_checkpoints_stand_for_all_they_have_in_common(tmp_path):
         compare(tmp_path, tmp_path / "other")
 
 
+def test_records_of_the_same_images_are_compared_first(tmp_path, caplog):
+    counts = counts_of(np.random.default_rng(0), 60)
+    for number in (60, 40, 1):
+        with_counts(tmp_path, counts[:number], name="a.pth")
+    for number in (60, 40):
+        with_counts(tmp_path, counts[:number] // 2, name="b.pth", residual="skipless")
+    found = compare("a.pth", "b.pth", results=tmp_path)
+    assert sorted((one.images, one.only_a, one.only_b) for one in found) == [(40, 0, 0), (60, 0, 0)]
+    with_counts(tmp_path, counts[:20], name="c.pth")
+    found = compare("c.pth", "b.pth", results=tmp_path)
+    assert [one.images for one in found] == [20, 20]  # on what both have, and said so
+    found = compare("a.pth", "c.pth", results=tmp_path)
+    assert [one.images for one in found] == [20, 20] and "have 1 image in common" in caplog.text
+
+
 def test_two_folders_are_compared_checkpoint_by_checkpoint(tmp_path):
     two_models(tmp_path / "before")
     two_models(tmp_path / "after", seed=1)
@@ -324,7 +339,7 @@ def test_the_honest_choice_of_the_block(tmp_path, cli):
     assert honest.differs == {}
     done = cli("compare", tmp_path, "a", "b", "--select", "holdout")
     assert done.exit_code == 0
-    assert "B is better; image sampling alone does not explain the difference" in done.stdout
+    assert "B is better: image sampling alone does not explain the difference" in done.stdout
     assert f"CorLoc {honest.a_value:.2f}" in done.stdout
     assert "One training each" not in done.stdout  # nothing is trained
 

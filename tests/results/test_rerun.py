@@ -128,6 +128,16 @@ def test_calibrate_measures_the_noise_of_seeds(ckpt, cli):
     assert json.loads(done.stdout)[0]["noise"] == pytest.approx(deviation)
 
 
+def test_evaluations_without_a_seed_are_skipped(ckpt, cli):
+    probe(ckpt)
+    sb.tokencut(ckpt, "shapes", limit=4, size="64x80", device="cpu")
+    done = cli("calibrate", "--seeds", "1", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert "tokencut has no seed" in done.stderr and len(json.loads(done.stdout)) == 1
+    done = cli("calibrate", "--where", "evaluation=tokencut")
+    assert done.exit_code == 2 and "no records to calibrate" in done.stderr
+
+
 def test_calibrated_seeds_keep_what_was_told(ckpt):
     probe(ckpt, labels={"name": "mine", "epoch": 7})
     sb.calibrate("results", seeds=[1], device="cpu")

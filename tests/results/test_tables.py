@@ -169,13 +169,19 @@ def test_partial_other_protocol_and_oracle_choice_are_marked():
         "partial: 8 of 1,449 images of val",
         "protocol paper with epochs 5 instead of 30, size 96x96 instead of 448x448",
         "learning rate chosen on the validation images, as papers do",
-        "run as skip, although its weights suggest otherwise",
+        "run as skip, although its file or its weights suggest otherwise",
     ]
     assert made.rows[0].cells[0].mark == "a"
     assert "50.0ᵃ" in made.text("rich")
     assert "50.0<sup>a</sup>" in made.text("md")
     assert r"50.0\textsuperscript{a}" in made.text("latex")
     assert "partial: 8 of 1,449" in made.text("csv")
+
+
+def test_constant_features_are_marked():
+    made = table([make_result(features={"degenerate": {"tokens/11": 3, "tokens/5": 0}})])
+    assert footnotes(made) == ["constant features in 3 of 8 images"]
+    assert not footnotes(table([make_result(features={"degenerate": {"tokens/11": 0}})]))
 
 
 def test_a_rate_at_the_edge_of_the_sweep_is_marked():
@@ -248,6 +254,11 @@ def test_csv_of_several_tables_is_one(tmp_path):
     rows = list(csv.DictReader(io.StringIO(text)))
     found = {row["VOC2012 300 skip"]: row["table"] for row in rows}
     assert found.keys() == {"50", "0.3333"} and "epochs 10" in found["0.3333"]
+
+
+def test_csv_leaves_unknown_facts_empty():
+    text = table([make_result(epoch=None), make_result(name="b.pth")]).text("csv")
+    assert [row["epoch"] for row in csv.DictReader(io.StringIO(text))] == ["", "300"]
 
 
 def test_signs_that_steer_a_terminal_are_written_out():

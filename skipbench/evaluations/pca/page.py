@@ -81,8 +81,8 @@ def _remarks(run: PcaRun) -> list[str]:
             "knowing objects",
         ]
         lines += [
-            f"{model.title}: no coherence, for tokens of the deepest block are all alike, or "
-            "images have one segment each"
+            f"{model.title}: no coherence: tokens of the deepest block are constant, or no image "
+            "has two segments"
             for model in run.models
             if not model.figures.coherent
         ]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from skipbench.console import plain_table, wide_page
+from skipbench.errors import count_of
 from skipbench.evaluations import page
 from skipbench.records import Result
 
@@ -25,7 +26,8 @@ def show(run: Any, results: Sequence[Result]) -> None:
 def _settings(result: Result) -> str:
     """Enough to tell two pasted pages apart."""
     protocol = result.protocol
-    length = f"{protocol['epochs']} epochs" if protocol["epochs"] else f"{protocol['steps']} steps"
+    epochs, steps = protocol["epochs"], protocol["steps"]
+    length = count_of(epochs, "epoch") if epochs else count_of(steps, "step")
     side = protocol["score_size"]
     words = [
         f"protocol {protocol['name']}",
@@ -60,7 +62,7 @@ def _headlines(metrics: Any, held_out: int) -> Any:
         table.add_column(no_wrap=True)
     how = {
         "val": "best on val, as papers report",
-        "holdout": f"best on {held_out} held-out training images",
+        "holdout": f"best on {count_of(held_out, 'held-out training image')}",
         None: "",
     }
     first = metrics["selected_on"]

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from skipbench.settings import DATA, WHAT, parsers, same_as, setting
-from skipbench.settings.groups import TokenSettings
+from skipbench.settings.groups import PictureSettings, TokenSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentationSettings(TokenSettings):
+class SegmentationSettings(TokenSettings, PictureSettings):
     dataset: str = setting(
         help="Data set with masks (`skipbench data list`, folder:PATH).", parse=parsers.text,
         panel=WHAT, metavar="NAME",

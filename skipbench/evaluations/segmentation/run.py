@@ -116,6 +116,11 @@ class SegmentationRun(FeatureRun):
         """Of its pictures, beside checkpoint and data."""
         return str(cell.layers)
 
+    def drawn(self) -> list[Any]:
+        """With several seeds, only the first."""
+        first = self.cells[0].seed
+        return [cell for cell in self.cells if self.settings.pictures and cell.seed == first]
+
     def draw(self, cell: Any, result: Result) -> None:
         folder = self.settings.out / result.id
         arrays = read_arrays(self.settings.out / f"{result.id}.npz")

@@ -356,7 +356,7 @@ def log_remarks(found: Mapping[str, Any], images: int, settings: TokencutSetting
     if (degenerate := found["degenerate"]) and degenerate >= MANY_DEGENERATE * images:
         metric = EVALUATION.metrics[found["headline"]]
         log.warning(
-            "%d of %d images are degenerate and count as misses (%s %.1f with the whole image as "
+            "degenerate images: %d of %d; they count as misses (%s %.1f with the whole image as "
             "their object); try %s", degenerate, images, metric,
             found["whole_image_if_degenerate"], ", ".join(_other_settings(settings)),
         )  # fmt: skip

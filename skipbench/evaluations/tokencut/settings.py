@@ -11,7 +11,7 @@ from skipbench.settings.groups import (
     CheckpointSettings,
     DataSettings,
     FeatureSettings,
-    RecordSettings,
+    PictureSettings,
     size,
 )
 
@@ -22,7 +22,7 @@ SCORING = ("split", "score", "hard", "pictures", "select")  # of a data set; not
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokencutSettings(CheckpointSettings, DataSettings, FeatureSettings, RecordSettings):
+class TokencutSettings(CheckpointSettings, DataSettings, FeatureSettings, PictureSettings):
     positional: ClassVar[tuple[str, ...]] = ("ckpt", "dataset")
 
     dataset: str | None = setting(

@@ -21,7 +21,7 @@ from skipbench.results.read import Source, Stored, read_results, selected_on
 from skipbench.results.scores import CHOSEN, FACTS, Score, only, parse_where
 from skipbench.results.tables.layouts import LAYOUTS, Layout, fill_layout
 from skipbench.results.tables.structure import FORMATS, Table, plain_table
-from skipbench.results.words import setting_text
+from skipbench.results.words import setting_text, value_text
 
 __all__ = ["FORMATS", "Table", "table", "tables"]
 
@@ -71,7 +71,7 @@ def tables(
             one = fill_layout(chosen, group, paper=paper, compact=compact)
         else:
             one = plain_table(group)
-        title = f"{one.title} ({suffix})" if suffix else one.title
+        title = f"{one.title} ({suffix})" if suffix not in one.title else one.title
         made.append(replace(one, title=title, ci=ci, with_paper=paper and chosen is not None))
     return made
 
@@ -155,11 +155,12 @@ def _split(found: Sequence[Entry], by: str | None) -> dict[str, list[Entry]]:
 def require_one_protocol(found: Sequence[Entry]) -> None:
     """Raises UsageError for scores that must not share a table."""
     if different := _differences(found):
-        lines = (f"  {k}: {' or '.join(map(setting_text, v))}\n" for k, v in different.items())
+        lines = (f"  {k}: {' or '.join(map(value_text, v))}\n" for k, v in different.items())
         select = " --select to have one choice of all," if CHOSEN in different else ""
         raise UsageError(
             f"these records have different protocols and cannot share a table:\n{''.join(lines)}"
-            f"Use --by protocol for one table each, --where to choose,{select} or --layout plain."
+            f"Use --by protocol for one table each, --where or single records (files) to choose,"
+            f"{select} or --layout plain."
         )
 
 

@@ -109,7 +109,8 @@ def _csv_rows(table: Table, several: bool) -> list[dict[str, str]]:
     rows = []
     for row in table.rows:
         line = {"table": no_formula(table.title)} if several else {}
-        line |= zip(table.stub, map(no_formula, row.labels), strict=True)
+        labels = ("" if label == DASH else no_formula(label) for label in row.labels)
+        line |= zip(table.stub, labels, strict=True)
         remarks = []
         for path, cell in zip(table.columns, row.cells, strict=True):
             name = " ".join(path)

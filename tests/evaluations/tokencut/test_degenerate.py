@@ -90,7 +90,7 @@ def test_the_page_and_the_files_say_which_images_are_misses(opened, run, select)
         assert re.search(words, shown.stdout)
     count = sum(row["degenerate"] for row in blocks)
     assert f"{count} of 42 degenerate (nothing stands out: counted as misses)" in shown.stdout
-    assert f"{record.metrics['degenerate']} of 14 images are degenerate" in shown.stderr
+    assert f"degenerate images: {record.metrics['degenerate']} of 14" in shown.stderr
     best = chosen["val"]["block"]
     for i, row in enumerate(by_image(record)):
         none, ious = arrays["degenerate"][i, best], list(map(float, row["ious"].split()))
@@ -177,7 +177,7 @@ def test_from_two_percent_of_the_images_on_a_warning_says_so(caplog, count, told
     }  # fmt: skip
     log_remarks(found, 1000, TokencutSettings(ckpt="x", dataset="voc", **settings))
     assert [one.levelname for one in caplog.records] == ["WARNING"] * told
-    words = "20 of 1000 images are degenerate and count as misses (CorLoc 61.2 with the whole "
+    words = "degenerate images: 20 of 1000; they count as misses (CorLoc 61.2 with the whole "
     assert caplog.messages == [f"{words}image as their object); try {advice}"] * told
 
 
@@ -244,4 +244,4 @@ def test_check_refuses_a_baseline_of_version_1(of_version_1, cli):
     how = ("--baseline", "b.json")
     assert cli("check", "old", *how, "--update").exit_code == 0
     shown = cli("check", "results", *how)
-    assert shown.exit_code == 2 and "degenerate: None in the baseline, miss now" in shown.stderr
+    assert shown.exit_code == 2 and "degenerate: none in the baseline, miss now" in shown.stderr
