@@ -339,5 +339,5 @@ def test_why_there_is_no_coherence(cli, bare, world):
     torch.save(state | {"norm.weight": torch.zeros(64)}, ckpt)
     shown = cli("pca", "dataset:shapes", *how)
     assert shown.exit_code == 0, shown.stderr
-    assert "are all alike" in shown.stdout and "no segments are known" not in shown.stdout
+    assert "block are constant" in shown.stdout and "no segments are known" not in shown.stdout
     assert "own colours" in shown.stdout
