@@ -33,6 +33,7 @@ WIDE_HEADS = {1280: 16, 1408: 16, 1664: 16}  # ViT-H, ViT-g, ViT-G
 
 ARGUMENT_KEYS = ("args", "config", "cfg", "hyper_parameters", "opt", "model_args")
 PLAIN, LARGEST = (bool, int, float, str, np.generic), 10**18
+ASSUMED_HEADS = "64-wide heads, as DINO's"  # the source
 NUMBER_OF_HEADS = ("num_heads", "num_attention_heads", "heads", "n_heads")
 
 Stated = tuple[Any, str]  # a value, and where it was read from
@@ -209,7 +210,7 @@ def gather_facts(
         norm_eps=eps,
         sources=sources,
         dropped=found.dropped,
-        notes=_notes(found),
+        notes=(*_notes(found), *_assumptions(heads, sources)),
         **values,
     )
 
@@ -217,12 +218,18 @@ def gather_facts(
 def _notes(found: BackboneTensors) -> tuple[str, ...]:
     notes = []
     if found.others:
-        others = ", ".join(str(branch) for branch in found.others)
-        notes.append(f"using {found.branch}; the file also contains {others} (--weights chooses)")
+        others = ", ".join(other.with_flag for other in found.others)
+        notes.append(f"using {found.branch}; the file also contains {others}")
     if found.dropped:
         counts = ", ".join(f"{head} ({n})" for head, n in found.dropped.items())
         notes.append(f"ignored {counts}: tensors that features do not need")
     return tuple(notes)
+
+
+def _assumptions(heads: int, sources: Mapping[str, str]) -> list[str]:
+    if sources["heads"] != ASSUMED_HEADS:
+        return []
+    return [f"the file does not state the number of heads: {heads} assumed (--heads N if not)"]
 
 
 def _layout(found: BackboneTensors, metadata: Metadata, raw: RawFile) -> tuple[str, str]:
@@ -308,7 +315,7 @@ def _heads(
     elif width in WIDE_HEADS:
         heads, source = WIDE_HEADS[width], f"as every ViT of width {width}"
     elif width % 64 == 0:
-        heads, source = width // 64, "64-wide heads, as DINO's"
+        heads, source = width // 64, ASSUMED_HEADS
     else:
         raise CheckpointError(
             f"{name}: the file does not state the number of attention heads, and its width of\n"

@@ -68,6 +68,11 @@ class Branch:
     def __str__(self) -> str:
         return ".".join(self.words) or "the top level"
 
+    @property
+    def with_flag(self) -> str:
+        """With the flag that chooses it, if one does."""
+        return f"{self} (--weights {self.role})" if self.role else str(self)
+
 
 @dataclass(frozen=True)
 class BackboneTensors:
@@ -136,8 +141,8 @@ def _choose(branches: list[Branch], weights: str | None, name: str) -> Branch:
     first = [b for b in branches if b.rank == lowest]
     if len(first) > 1:
         raise CheckpointError(
-            f"{name} contains several models: {', '.join(map(str, first))}.\n"
-            "Choose one with --weights teacher|student, or save it alone."
+            f"{name} contains several models: {', '.join(b.with_flag for b in branches)}.\n"
+            "Save the one you mean in a file of its own, or use its flag, if it has one."
         )
     return first[0]
 

@@ -213,6 +213,22 @@ def test_two_models_of_the_same_standing_are_not_guessed_between(tmp_path, state
         open_checkpoint(path)
 
 
+def test_an_ema_is_used_if_asked_for_as_the_note_says(tmp_path, state):
+    other = original_state(seed=9)
+    path = saved(tmp_path, {"model": state, "model_ema": other})
+    notes = open_checkpoint(path).facts.notes
+    assert notes[0] == "using model; the file also contains model_ema (--weights teacher)"
+    assert torch.equal(features(path), features(saved(tmp_path, state, "m.pth")))
+    assert torch.equal(features(path, weights="teacher"), features(saved(tmp_path, other, "e.pth")))
+
+
+def test_a_number_of_heads_that_is_assumed_is_said(tmp_path, state):
+    path = saved(tmp_path, state)
+    words = f"the number of heads: {state['norm.weight'].numel() // 64} assumed (--heads"
+    assert words in open_checkpoint(path).facts.notes[-1]
+    assert not open_checkpoint(path, expected=Expected(heads=2)).facts.notes
+
+
 def test_dinov2_blocks_in_chunks(tmp_path, state):
     chunked = {
         re.sub(r"^blocks\.(\d)", lambda m: f"blocks.{int(m[1]) // 2}.{m[1]}", k): v
