@@ -137,11 +137,11 @@ def _who(side: "Sequence[Stored]") -> str:
 
 
 def _short(value: Any) -> str:
-    from skipbench.results.words import setting_text
+    from skipbench.results.words import value_text
 
     if isinstance(value, list | tuple) and len(value) > 6:
         return f"{sum(value):,} in all"
-    return setting_text(value, "none")
+    return value_text(value)
 
 
 def _verdict(pair: "Paired") -> str:

@@ -32,7 +32,7 @@ def read_page(topic: str) -> str:
 
 
 def for_terminal(markdown: str) -> str:
-    """With links to pages as commands, and pictures as paths."""
+    """With the command behind each link to a page, and pictures as paths."""
     return LINK.sub(_as_command, markdown)
 
 

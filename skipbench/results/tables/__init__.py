@@ -159,7 +159,7 @@ def require_one_protocol(found: Sequence[Entry]) -> None:
         select = " --select to have one choice of all," if CHOSEN in different else ""
         raise UsageError(
             f"these records have different protocols and cannot share a table:\n{''.join(lines)}"
-            f"Use --by protocol for one table each, --where or single records (files) to choose,"
+            "Use --by protocol for one table each, --where or single records (files) to choose,"
             f"{select} or --layout plain."
         )
 
