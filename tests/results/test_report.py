@@ -66,6 +66,22 @@ def test_summary_compares_the_best_of_both_on_the_same_images(tmp_path, pair):
     )
 
 
+def test_a_footnote_of_many_remarks_is_whole(tmp_path):
+    record = make_result(
+        data=data_part(official=1449, partial=True, chosen="first"),
+        training=data_part(split="train", official=1464, partial=True, chosen="first"),
+        selected_on="val",
+        protocol={"changes": {"epochs": [30, 5], "size": ["448x448", "96x96"]}},
+        features={"degenerate": {"tokens/11": 7}},
+        metrics={"edge": "highest"},
+        checkpoint={"warning": "its weights look SKIPLESS"},
+    )
+    (entry,) = entries(read_results([record]))
+    assert len("; ".join(entry.remarks)) > 300
+    page = report([record], tmp_path / "report.html").read_text("utf-8")
+    assert page.count(f"</sup> {'; '.join(entry.remarks)}</li>") == 2  # of both tables
+
+
 @pytest.mark.parametrize(
     ("skip", "skipless", "sentence"),
     [

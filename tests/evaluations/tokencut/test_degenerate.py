@@ -230,7 +230,8 @@ def test_records_of_version_1_are_read_and_shown_beside_new_ones(of_version_1, c
     for record in (new, old):
         assert f"{record.metrics['corloc']:.1f}" in shown.stdout
     assert "degenerate" in shown.stdout and "miss" in shown.stdout  # a column tells them apart
-    assert "5 of 14 images degenerate: their box is the whole image" in shown.stdout
+    many = old.metrics["degenerate"]  # rounding decides some of them, which differs by version
+    assert many and f"{many} of 14 images degenerate: their box is the whole image" in shown.stdout
 
 
 def test_compare_names_the_version_that_differs(of_version_1, cli):
