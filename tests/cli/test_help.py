@@ -66,19 +66,43 @@ def test_parsing_imports_nothing_heavy(arguments, code, tmp_path):
     assert not imported_by(arguments, code, tmp_path) & HEAVY
 
 
-def test_shell_completion_imports_nothing_heavy(tmp_path):
+@pytest.mark.parametrize(
+    ("begun", "offered", "not_offered"),
+    [
+        (["ins"], {"inspect"}, {"probe"}),
+        (["probe", "--dataset", "v"], {"voc", "voc07"}, {"coco"}),
+        (["probe", "--protocol", ""], {"paper", "dinov2"}, {"voc"}),
+        (["probe", "--layers", "m"], {"multiscale"}, {"last"}),
+        (["probe", "--ckpt", ""], {"a.pth", "b.safetensors", "runs/"}, {"notes.txt"}),
+        (["run", ""], {"suite.toml"}, {"a.pth"}),
+        (["table", "--layout", "ta"], {"table2", "table4"}, {"plain"}),
+        (["manual", "ch"], {"check", "checkpoints"}, {"probe"}),
+    ],
+    ids=" ".join,
+)
+def test_shell_completion_offers_values_and_imports_nothing_heavy(
+    tmp_path, begun, offered, not_offered
+):
+    for name in ("a.pth", "b.safetensors", "notes.txt", "suite.toml"):
+        (tmp_path / name).touch()
+    (tmp_path / "runs").mkdir()
     script = (
         "import sys\nfrom skipbench.cli import app\nimport atexit\n"
         "atexit.register(lambda: print('MODULES', *sys.modules))\napp(prog_name='skipbench')"
     )
     environment = clean_environment(tmp_path) | {
-        "_SKIPBENCH_COMPLETE": "complete_bash", "COMP_WORDS": "skipbench ins", "COMP_CWORD": "1",
+        "_SKIPBENCH_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(["skipbench", *begun]),
+        "COMP_CWORD": str(len(begun)),
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment
-    )
-    assert "inspect" in done.stdout.split("MODULES")[0]
-    assert not {n.split(".")[0] for n in done.stdout.split("MODULES")[1].split()} & HEAVY
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60,
+        env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    words, modules = done.stdout.split("MODULES")
+    assert offered <= set(words.split()) and not not_offered & set(words.split())
+    lists = {"--dataset", "--layout"} & set(begun)  # what is offered is in modules with numpy
+    heavy = HEAVY - {"numpy"} if lists else HEAVY
+    assert not {name.split(".")[0] for name in modules.split()} & heavy
 
 
 def test_version_and_typo(cli):
