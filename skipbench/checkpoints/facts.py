@@ -200,7 +200,7 @@ def gather_facts(
     sources |= {key: pair[1] if pair else "not in the file" for key, pair in stated.items()}
     values: dict[str, Any] = {key: pair[0] if pair else None for key, pair in stated.items()}
     return CheckpointFacts(
-        name=name,
+        name=name if found.is_default else f"{name} ({found.branch.role})",
         sha256=raw.sha256,
         layout=layout,
         weights=found.branch.role,

@@ -84,6 +84,11 @@ class BackboneTensors:
     dropped: dict[str, int]
     original_keys: frozenset[str]  # without prefix, heads included: they identify the layout
 
+    @property
+    def is_default(self) -> bool:
+        """The one that is used if none is asked for."""
+        return all(self.branch.rank < other.rank for other in self.others)
+
 
 def find_backbone(tree: Any, weights: str | None, name: str) -> BackboneTensors:
     branches = list(_branches(tree))

@@ -120,6 +120,10 @@ def show(pair: "Paired", top: int) -> None:
         a, b = map(_short, values)
         console.print(f"different {name}: {a} and {b}", markup=False)
     console.print(_verdict(pair))
+    remarks = [Score(side[0]).remarks for side in (pair.a, pair.b)]
+    for letter, own, other in (("A", *remarks), ("B", *reversed(remarks))):
+        if words := [remark for remark in own if remark not in other]:
+            console.print(f"{letter}: {'; '.join(words)}", style="dim", markup=False)
     if len(pair.a) == len(pair.b) == 1 and score.evaluation.seed_matters(result):
         what = score.evaluation.seed_changes
         words = f"One {what} each: variation over seeds is not included (--seeds, calibrate)."

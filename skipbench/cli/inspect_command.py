@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from skipbench.cli.commands import command
 from skipbench.console import echo_json, page, plain_table, shown
+from skipbench.errors import count_of
 from skipbench.settings.groups import CheckpointSettings
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def _facts_table(found: "Inspection") -> Any:
     for name, label in FACTS.items():
         table.add_row(label, shown(_text(getattr(facts, name))), shown(facts.sources.get(name, "")))
     for head, count in facts.dropped.items():
-        table.add_row("dropped", f"{shown(head)} ({count} tensors)", "not needed for features")
+        what = f"{shown(head)} ({count_of(count, 'tensor')})"
+        table.add_row("dropped", what, "not needed for features")
     return table
 
 
@@ -134,7 +136,7 @@ def _verdict(found: "Inspection") -> tuple[str, str]:
     if found.choice.warning:
         return "red", "probably the wrong variant"
     if found.verdict.winner is None:
-        return "yellow", "unclear, run as requested"
+        return "yellow", "unclear from the weights"
     if found.health.notes:
         return "yellow", "the right variant, but its features collapse"
     return "green", "healthy"

@@ -130,7 +130,13 @@ def make_baseline(
     for name, group in groups.items():
         if len(group) > 1:
             facts = [
-                {**e.first.settings, **e.first.images, **e.facts, "sha256": e.first.sha256}
+                {
+                    **e.first.settings,
+                    **e.first.images,
+                    **e.facts,
+                    **e.first.model,
+                    "sha256": e.first.sha256,
+                }
                 for e in group
             ]
             ways = ", ".join(differing(facts)) or "nothing but the record"

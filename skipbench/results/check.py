@@ -84,7 +84,7 @@ def check(
         raise UsageError(f"no score in {baseline} matches --where: there is nothing to check")
     failed = _failed_evaluations(stored, given)
     if sigma is not None:
-        _require_noise([line for line in lines if line.figure in groups])
+        _require_noise([line for line in lines if line.figure in groups], baseline)
     verdicts = []
     for line in lines:
         failure = failed.get(tuple(line.facts[n] for n in ("checkpoint", "evaluation", "dataset")))
@@ -164,16 +164,21 @@ def _listed(group: Sequence[Entry], line: Expected) -> str:
 # -- judging
 
 
-def _require_noise(lines: Sequence[Expected]) -> None:
+def _require_noise(lines: Sequence[Expected], baseline: str | Path) -> None:
     if unknown := [line for line in lines if line.noise is None]:
-        seedless = {name for name, one in evaluations().items() if not one.has_seed}
-        without = ", ".join(sorted(seedless & {line.facts["evaluation"] for line in unknown}))
+        seeded = [name for name, one in evaluations().items() if one.has_seed]
+        can_be_measured = {line.facts["evaluation"] in seeded for line in unknown}
+        advice = []
+        if True in can_be_measured:
+            advice.append(f"Measure it with `skipbench calibrate --baseline {baseline}`.")
+        if False in can_be_measured:
+            others = " ".join(f"--where evaluation={name}" for name in seeded)
+            advice.append(f"Scores without a seed have no noise: leave them out with {others}.")
         raise UsageError(
             f"--sigma: the noise of {len(unknown)} scores is not known:\n"
             + "\n".join(f"  {line.figure}" for line in unknown)
-            + "\nMeasure it with `skipbench calibrate`"
-            + (f" (not possible without a seed: {without})" if without else "")
-            + ", or leave scores out with --where."
+            + "\n"
+            + "\n".join(advice)
         )
     if few := [line for line in lines if line.noise_seeds < FEW_SEEDS]:
         least = min(line.noise_seeds for line in few)

@@ -58,8 +58,10 @@ def _names(stored: Stored) -> tuple[str, str]:
     return name, Path(name).stem
 
 
-def _checkpoints(stored: Iterable[Stored]) -> set[str]:
-    return {one.result.checkpoint["sha256"] for one in stored}
+def _checkpoints(stored: Iterable[Stored]) -> set[tuple[str, str | None]]:
+    """Hashes, with the model in the file: teacher or student."""
+    facts = (one.result.checkpoint for one in stored)
+    return {(fact["sha256"], fact.get("weights")) for fact in facts}
 
 
 def _shown_as(stored: Stored, name: str) -> Stored:

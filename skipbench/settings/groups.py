@@ -41,7 +41,8 @@ class ReadingSettings(Settings):
         parse=parsers.choice(*get_args(Residual), "auto"), panel=WHAT, metavar="VARIANT",
     )  # fmt: skip
     weights: str | None = setting(
-        None, help="Model of a training checkpoint: teacher or student.", default_text="teacher",
+        None, help="Model of a training checkpoint: teacher or student.",
+        default_text="teacher, if any",
         parse=parsers.choice("teacher", "student"), panel=CHECKPOINT, metavar="MODEL",
     )  # fmt: skip
     heads: int | None = setting(

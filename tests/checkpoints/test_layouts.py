@@ -218,6 +218,8 @@ def test_an_ema_is_used_if_asked_for_as_the_note_says(tmp_path, state):
     path = saved(tmp_path, {"model": state, "model_ema": other})
     notes = open_checkpoint(path).facts.notes
     assert notes[0] == "using model; the file also contains model_ema (--weights teacher)"
+    names = [open_checkpoint(path, weights=asked).facts.name for asked in (None, "teacher")]
+    assert names == [path.name, f"{path.name} (teacher)"]  # two models in tables
     assert torch.equal(features(path), features(saved(tmp_path, state, "m.pth")))
     assert torch.equal(features(path, weights="teacher"), features(saved(tmp_path, other, "e.pth")))
 

@@ -436,6 +436,19 @@ def test_command(tmp_path, cli):
     assert cli("compare", tmp_path).exit_code == 2
 
 
+def test_what_speaks_against_one_model_is_shown(tmp_path, cli):
+    counts = counts_of(np.random.default_rng(0), 30)
+    with_counts(tmp_path, counts, name="a.pth", selected_on="val")
+    with_counts(
+        tmp_path, counts // 2, name="b.pth", selected_on="val",
+        features={"degenerate": {"tokens/11": 9}}, checkpoint={"warning": "looks SKIPLESS"},
+    )  # fmt: skip
+    shown = " ".join(cli("compare", tmp_path, "a", "b").stdout.split())
+    against = "run as skip, although its file or its weights suggest otherwise"
+    assert f"B: constant features in 9 of 30 images; {against}" in shown
+    assert "A: " not in shown and "learning rate chosen" not in shown  # both have it
+
+
 def test_python(tmp_path):
     first, second, *_ = two_models(tmp_path)
     (found,) = skipbench.compare("a.pth", "b.pth", results=tmp_path)

@@ -67,6 +67,18 @@ def test_a_copy_is_found_by_its_hash_and_keeps_the_name_given(two, cli):
     assert done.exit_code == 0 and "best.pth" in done.stdout
 
 
+def test_two_models_of_one_file_are_told_apart(two, cli):
+    digest = hashlib.sha256(Path("runA/checkpoint0300.pth").read_bytes()).hexdigest()
+    student = {"weights": "student", "name": "checkpoint0300.pth (student)"}
+    call = {"ckpt": str(Path("runA/checkpoint0300.pth").resolve())}
+    counts = counts_of(np.random.default_rng(1), quality=0.3)
+    with_counts(Path("results"), counts, sha256=digest, call=call, checkpoint=student)
+    done = cli("compare", "runA/checkpoint0300.pth", "runB/checkpoint0300.pth")
+    assert done.exit_code == 2 and "matches 2 checkpoints" in done.stderr
+    done = cli("compare", "checkpoint0300.pth (student)", "runB/checkpoint0300.pth")
+    assert done.exit_code == 0 and "checkpoint0300.pth (student)" in done.stdout
+
+
 def test_what_is_not_here(two, cli):
     Path("new.pth").write_bytes(b"never evaluated")
     done = cli("compare", "new.pth", two[0].id)

@@ -1,6 +1,7 @@
 """What is done from records alone: other seeds for the noise, pictures of a comparison; labels."""
 
 import json
+import re
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -134,6 +135,15 @@ def test_evaluations_without_a_seed_are_skipped(ckpt, cli):
     done = cli("calibrate", "--seeds", "1", "--json")
     assert done.exit_code == 0, done.stderr
     assert "tokencut has no seed" in done.stderr and len(json.loads(done.stdout)) == 1
+    cli("check", "--baseline", "b.json", "--update")
+    done = cli("check", "--baseline", "b.json", "--sigma", "2")
+    assert done.exit_code == 2
+    assert "`skipbench calibrate --baseline b.json`" in done.stderr
+    cli("calibrate", "--baseline", "b.json", "--seeds", "1")
+    done = cli("check", "--baseline", "b.json", "--sigma", "2")
+    assert done.exit_code == 2 and "calibrate" not in done.stderr.rsplit("\n--sigma")[-1]
+    seeded = re.search("leave them out with (.*)[.]", done.stderr)[1].split()
+    assert cli("check", "--baseline", "b.json", "--sigma", "2", *seeded).exit_code == 0
     done = cli("calibrate", "--where", "evaluation=tokencut")
     assert done.exit_code == 2 and "no records to calibrate" in done.stderr
 

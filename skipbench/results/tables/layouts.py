@@ -27,7 +27,7 @@ from skipbench.results.tables.structure import (
     marked,
     sort_key,
 )
-from skipbench.results.words import setting_text
+from skipbench.results.words import setting_text, value_text
 
 log = logging.getLogger("skipbench")
 
@@ -202,11 +202,11 @@ def _choose(layout: Layout, row: Values, group: list[Entry]) -> Entry | None:
         return group[0]
     if set(facts) & set(layout.usual):
         return None
-    ways = "; ".join(f"{k}: {' or '.join(map(setting_text, v))}" for k, v in facts.items())
+    ways = "; ".join(f"{k}: {' or '.join(map(value_text, v))}" for k, v in facts.items())
     raise UsageError(
-        f"{len(group)} records for one cell of {layout.name} ({', '.join(map(str, row))}). They "
-        f"differ in {ways}.\nChoose with --where FACT=VALUE, tell them apart with --label name=…, "
-        "or see all with --layout plain."
+        f"{len(group)} records for one cell of {layout.name} ({setting_text(row)}). They differ "
+        f"in {ways}.\nChoose with --where FACT=VALUE, give single records (files), or see all with "
+        "--layout plain."
     )
 
 
