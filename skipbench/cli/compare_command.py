@@ -121,7 +121,7 @@ def show(pair: "Paired", top: int) -> None:
         console.print(f"different {name}: {a} and {b}", markup=False)
     console.print(_verdict(pair))
     remarks = [Score(side[0]).remarks for side in (pair.a, pair.b)]
-    for letter, own, other in (("A", *remarks), ("B", *reversed(remarks))):
+    for letter, own, other in zip("AB", remarks, reversed(remarks), strict=True):
         if words := [remark for remark in own if remark not in other]:
             console.print(f"{letter}: {'; '.join(words)}", style="dim", markup=False)
     if len(pair.a) == len(pair.b) == 1 and score.evaluation.seed_matters(result):

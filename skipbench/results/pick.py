@@ -23,7 +23,8 @@ def pick(stored: Sequence[Stored], name: str) -> list[Stored]:
     named = [one for one in stored if name in _names(one)]
     end = path.parts  # /on/another/machine/runA/checkpoint.pth ends with runA/checkpoint.pth
     elsewhere = [one for one in stored if not exists and Path(one.ckpt).parts[-len(end) :] == end]
-    found = of_id or at_path or named or elsewhere
+    both = [one for one in at_path if name in _names(one)]  # of a file with several models
+    found = of_id or both or at_path or named or elsewhere
     if exists and len(_checkpoints(found)) != 1:
         digest = sha256_of(weights_file(path))
         found = [one for one in stored if one.result.checkpoint["sha256"] == digest] or found
@@ -84,14 +85,15 @@ def _choices(name: str, found: Sequence[Stored]) -> str:
     lines = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows[:MOST]]
     more = [f"  … {len(rows) - MOST} more: skipbench results list"] if len(rows) > MOST else []
     what = f"{printable(name)} matches {len(_checkpoints(found))} checkpoints"
-    return "\n".join([f"{what}: give the path or an id of one.", *lines, *more])
+    return "\n".join([f"{what}: give the path, the name or an id of one.", *lines, *more])
 
 
-def _row(one: Stored) -> tuple[str, str, str, str]:
+def _row(one: Stored) -> tuple[str, ...]:
     score = Score(one)
     number = f"{score.metric_name} {score.value:.1f}" if score.known else "pictures"
     data = f"{score.facts['dataset']} {score.facts['split']}"
-    return one.result.id, printable(one.ckpt or score.facts["checkpoint"]), data, number
+    model = map(printable, (score.facts["checkpoint"], one.ckpt))
+    return one.result.id, *model, data, number
 
 
 def _not_found(stored: Sequence[Stored], name: str, exists: bool) -> str:
