@@ -122,8 +122,8 @@ def show(pair: "Paired", top: int) -> None:
     console.print(_verdict(pair))
     remarks = [Score(side[0]).remarks for side in (pair.a, pair.b)]
     for letter, own, other in zip("AB", remarks, reversed(remarks), strict=True):
-        if words := [remark for remark in own if remark not in other]:
-            console.print(f"{letter}: {'; '.join(words)}", style="dim", markup=False)
+        if caveats := [remark for remark in own if remark not in other]:
+            console.print(f"{letter}: {'; '.join(caveats)}", style="dim", markup=False)
     if len(pair.a) == len(pair.b) == 1 and score.evaluation.seed_matters(result):
         what = score.evaluation.seed_changes
         words = f"One {what} each: variation over seeds is not included (--seeds, calibrate)."
