@@ -20,6 +20,7 @@ from skipbench.results.read import read_results
 from skipbench.results.report import report
 from skipbench.results.reproduce import reproduce
 from skipbench.results.tables import table, tables
+from skipbench.sources import ModelLike
 from skipbench.suites.execute import run
 
 __all__ = [
@@ -59,7 +60,7 @@ __all__ = [
 __version__: str
 
 def cluster(
-    ckpt: str | Path,
+    ckpt: ModelLike,
     dataset: str | Path,
     *,
     out: str | Path | None = "results",
@@ -79,10 +80,12 @@ def cluster(
     subset_seed: int | None = 0,
     skip_bad: int | None = 0,
     residual: str | None = "auto",
-    weights: str | None = None,
+    weights: str | Path | None = None,
     heads: int | None = None,
     expected: Mapping[str, str | int] | Iterable[str] | None = ...,
     position_rule: Literal["offset", "size", "antialias"] | None = None,
+    preprocess: Literal["model", "imagenet"] | None = "model",
+    rope_keys: Literal["before", "after"] | None = "before",
     labels: Mapping[str, str | int] | Iterable[str] | None = ...,
     device: str | None = "auto",
     layers: str | int | Iterable[str | int | Sequence[int]] | None = ("last",),
@@ -97,7 +100,7 @@ def cluster(
     seed: int | None = None,
 ) -> list[Result]: ...
 def find_objects(
-    ckpt: str | Path,
+    ckpt: ModelLike,
     images: str | Path | ImageItem | Iterable[str | Path | ImageItem],
     *,
     out: str | Path | None = None,
@@ -114,10 +117,12 @@ def find_objects(
     subset_seed: int | None = 0,
     skip_bad: int | None = 0,
     residual: str | None = "auto",
-    weights: str | None = None,
+    weights: str | Path | None = None,
     heads: int | None = None,
     expected: Mapping[str, str | int] | Iterable[str] | None = ...,
     position_rule: Literal["offset", "size", "antialias"] | None = None,
+    preprocess: Literal["model", "imagenet"] | None = "model",
+    rope_keys: Literal["before", "after"] | None = "before",
     labels: Mapping[str, str | int] | Iterable[str] | None = ...,
     device: str | None = "auto",
     layers: str | int | Sequence[int] | None = "last",
@@ -128,7 +133,7 @@ def find_objects(
     size: str | int | None = "native",
 ) -> Path: ...
 def knn(
-    ckpt: str | Path,
+    ckpt: ModelLike,
     dataset: str | Path,
     *,
     out: str | Path | None = "results",
@@ -148,10 +153,12 @@ def knn(
     subset_seed: int | None = 0,
     skip_bad: int | None = 0,
     residual: str | None = "auto",
-    weights: str | None = None,
+    weights: str | Path | None = None,
     heads: int | None = None,
     expected: Mapping[str, str | int] | Iterable[str] | None = ...,
     position_rule: Literal["offset", "size", "antialias"] | None = None,
+    preprocess: Literal["model", "imagenet"] | None = "model",
+    rope_keys: Literal["before", "after"] | None = "before",
     labels: Mapping[str, str | int] | Iterable[str] | None = ...,
     device: str | None = "auto",
     layers: str | int | Iterable[str | int | Sequence[int]] | None = ("last",),
@@ -168,7 +175,7 @@ def knn(
     seed: int | None = None,
 ) -> list[Result]: ...
 def pca(
-    ckpts: str | Path | Iterable[str | Path],
+    ckpts: ModelLike | Iterable[ModelLike],
     images: str | Path | ImageItem | Iterable[str | Path | ImageItem],
     *,
     out: str | Path | None = "pca",
@@ -186,10 +193,12 @@ def pca(
     subset_seed: int | None = 0,
     skip_bad: int | None = 0,
     residual: str | Iterable[str] | None = ("auto",),
-    weights: str | None = None,
+    weights: str | Path | None = None,
     heads: int | None = None,
     expected: Mapping[str, str | int] | Iterable[str] | None = ...,
     position_rule: Literal["offset", "size", "antialias"] | None = None,
+    preprocess: Literal["model", "imagenet"] | None = "model",
+    rope_keys: Literal["before", "after"] | None = "before",
     labels: Mapping[str, str | int] | Iterable[str] | None = ...,
     device: str | None = "auto",
     names: str | Path | Iterable[str | Path] | None = (),
@@ -205,7 +214,7 @@ def pca(
     own_folder: bool | None = False,
 ) -> list[Result]: ...
 def probe(
-    ckpt: str | Path,
+    ckpt: ModelLike,
     dataset: str | Path,
     *,
     out: str | Path | None = "results",
@@ -225,10 +234,12 @@ def probe(
     subset_seed: int | None = 0,
     skip_bad: int | None = 0,
     residual: str | None = "auto",
-    weights: str | None = None,
+    weights: str | Path | None = None,
     heads: int | None = None,
     expected: Mapping[str, str | int] | Iterable[str] | None = ...,
     position_rule: Literal["offset", "size", "antialias"] | None = None,
+    preprocess: Literal["model", "imagenet"] | None = "model",
+    rope_keys: Literal["before", "after"] | None = "before",
     labels: Mapping[str, str | int] | Iterable[str] | None = ...,
     device: str | None = "auto",
     layers: str | int | Iterable[str | int | Sequence[int]] | None = ("last",),
@@ -248,7 +259,7 @@ def probe(
     seed: int | None = None,
 ) -> Result: ...
 def probe_all(
-    ckpt: str | Path,
+    ckpt: ModelLike,
     dataset: str | Path,
     *,
     out: str | Path | None = "results",
@@ -268,10 +279,12 @@ def probe_all(
     subset_seed: int | None = 0,
     skip_bad: int | None = 0,
     residual: str | None = "auto",
-    weights: str | None = None,
+    weights: str | Path | None = None,
     heads: int | None = None,
     expected: Mapping[str, str | int] | Iterable[str] | None = ...,
     position_rule: Literal["offset", "size", "antialias"] | None = None,
+    preprocess: Literal["model", "imagenet"] | None = "model",
+    rope_keys: Literal["before", "after"] | None = "before",
     labels: Mapping[str, str | int] | Iterable[str] | None = ...,
     device: str | None = "auto",
     layers: str | int | Iterable[str | int | Sequence[int]] | None = ("last",),
@@ -291,7 +304,7 @@ def probe_all(
     seed: int | None = None,
 ) -> list[Result]: ...
 def tokencut(
-    ckpt: str | Path,
+    ckpt: ModelLike,
     dataset: str | Path,
     *,
     out: str | Path | None = "results",
@@ -309,10 +322,12 @@ def tokencut(
     subset_seed: int | None = 0,
     skip_bad: int | None = 0,
     residual: str | None = "auto",
-    weights: str | None = None,
+    weights: str | Path | None = None,
     heads: int | None = None,
     expected: Mapping[str, str | int] | Iterable[str] | None = ...,
     position_rule: Literal["offset", "size", "antialias"] | None = None,
+    preprocess: Literal["model", "imagenet"] | None = "model",
+    rope_keys: Literal["before", "after"] | None = "before",
     labels: Mapping[str, str | int] | Iterable[str] | None = ...,
     device: str | None = "auto",
     images: str | Path | ImageItem | Iterable[str | Path | ImageItem] | None = (),

@@ -10,6 +10,7 @@ from skipbench.evaluations import Evaluation, find_evaluation
 from skipbench.pipeline import carry_out, open_run
 from skipbench.records import Result
 from skipbench.settings import Settings
+from skipbench.sources import ModelLike
 
 
 def function_of(name: str) -> Callable[..., Any]:
@@ -33,7 +34,7 @@ def function_of(name: str) -> Callable[..., Any]:
     return function
 
 
-def find_objects(ckpt: str | Path, images: str | Path | Iterable[Any], **given: Any) -> Path:
+def find_objects(ckpt: ModelLike, images: str | Path | Iterable[Any], **given: Any) -> Path:
     """`skipbench tokencut --images`: box, mask and eigenvector drawn over images, into `out`."""
     from skipbench.evaluations.tokencut.pictures import find_objects
 

@@ -67,6 +67,11 @@ def count_of(number: int, one: str, several: str = "") -> str:
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
+def first_line(error: BaseException) -> str:
+    """Its message, or its kind."""
+    return " ".join(str(error).split())[:160] or type(error).__name__
+
+
 def printable(text: str) -> str:
     """On one line, with control and undecodable characters escaped."""
     if text.isprintable():

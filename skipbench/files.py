@@ -14,11 +14,15 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
-from skipbench.errors import ResourceError, UsageError, did_you_mean, some_of
+from skipbench.errors import CheckpointError, ResourceError, UsageError, did_you_mean, some_of
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WEIGHT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
-WEIGHTS_IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")  # as the Hugging Face hub has them
+INDEX = ".index.json"  # of weights in several files
+WEIGHTS_IN_FOLDERS = (  # as the Hugging Face hub has them
+    "model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin",
+    f"pytorch_model.bin{INDEX}",
+)  # fmt: skip
 
 
 def ensure_writable(folder: Path) -> None:
@@ -179,8 +183,32 @@ def weights_file(path: Path) -> Path:
 
 
 def sha256_of(path: Path) -> str:
+    """Of an index of several weights files: the hash of their names and hashes."""
+    if path.name.endswith(INDEX):
+        parts = [f"{part.name} {sha256_of(part)}\n" for part in shards_of(path)]
+        return hashlib.sha256("".join(parts).encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def shards_of(index: Path) -> list[Path]:
+    """The files that an index lists."""
+    try:
+        names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        parts = [index.parent / name for name in sorted(names)]
+    except (ValueError, OSError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index}: not an index of weights files ({error})") from None
+    if outside := [part for part in parts if part.parent != index.parent]:
+        raise CheckpointError(f"{index}: lists a file of another folder: {outside[0]}")
+    if not parts:
+        raise CheckpointError(f"{index}: lists no files")
+    missing = [part.name for part in parts if not part.is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{index.parent}: {len(missing)} of its {len(parts)} weights files are missing: "
+            f"{some_of(missing)}.\nDownload the rest; nothing was loaded."
+        )
+    return parts
 
 
 def missing_checkpoint(path: Path) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from skipbench.errors import DataError, UsageError, did_you_mean, printable
-from skipbench.records import IMAGENET, Preprocessing, Side, Size
+from skipbench.records import IMAGENET, Interpolation, Preprocessing, Side, Size
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ class Picture(Protocol):
     def name(self) -> str:
         """Stable across machines, unlike a path."""
 
-    def read(self, size: Size = None) -> np.ndarray:
+    def read(self, size: Size = None, how: Interpolation = "bilinear") -> np.ndarray:
         """HWC uint8 RGB, resized where a size is given."""
 
     def size_hw(self) -> tuple[int, int]: ...
@@ -64,8 +64,8 @@ class ImageItem:
     name: str
     path: Path
 
-    def read(self, size: Size = None) -> np.ndarray:
-        return read_image(self.path, size)
+    def read(self, size: Size = None, how: Interpolation = "bilinear") -> np.ndarray:
+        return read_image(self.path, size, how)
 
     def size_hw(self) -> tuple[int, int]:
         return read_size(self.path)
@@ -293,12 +293,12 @@ def _orientation(image: Image.Image) -> int:
     return value if value in range(1, 9) else 1
 
 
-def read_image(path: Path, size: Size = None) -> np.ndarray:
+def read_image(path: Path, size: Size = None, how: Interpolation = "bilinear") -> np.ndarray:
     """HWC uint8 RGB; resized where a size is given."""
     with _opened(path) as image:
         orientation = _orientation(image)  # decoding a TIFF removes it
         pixels = _turned(_to_rgb(image, path), image, orientation)
-    return resize(pixels, target_hw(pixels.shape[:2], size))
+    return resize(pixels, target_hw(pixels.shape[:2], size), how)
 
 
 def _turned(pixels: np.ndarray, image: Image.Image, orientation: int) -> np.ndarray:
@@ -423,12 +423,14 @@ def turn_boxes(boxes_xyxy: np.ndarray, size_hw: tuple[int, int], orientation: in
     return np.stack([x0, y0, x1, y1], axis=1)
 
 
-def resize(pixels: np.ndarray, size_hw: tuple[int, int]) -> np.ndarray:
-    """HWC uint8; bilinear, antialiased, rounded to 8 bits (as Pillow and torchvision do)."""
+def resize(
+    pixels: np.ndarray, size_hw: tuple[int, int], how: Interpolation = "bilinear"
+) -> np.ndarray:
+    """HWC uint8; antialiased, rounded to 8 bits (as Pillow and torchvision do)."""
     if pixels.shape[:2] == size_hw:
         return pixels
     image = Image.fromarray(np.ascontiguousarray(pixels))
-    return np.asarray(image.resize(size_hw[::-1], Image.Resampling.BILINEAR))
+    return np.asarray(image.resize(size_hw[::-1], Image.Resampling[how.upper()]))
 
 
 def resize_mask(mask: np.ndarray, size_hw: tuple[int, int]) -> np.ndarray:

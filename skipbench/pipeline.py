@@ -17,8 +17,8 @@ import torch
 
 from skipbench.backbones.base import Backbone, Model
 from skipbench.backbones.health import Choice, choose_variant, examine
-from skipbench.backbones.vit import vit_model
-from skipbench.checkpoints import Expected, open_checkpoint
+from skipbench.backbones.opening import open_model
+from skipbench.checkpoints import Expected
 from skipbench.datasets import Dataset
 from skipbench.engine.device import choose_device, choose_precision
 from skipbench.errors import NumbersError, UnclearVariant, UsageError
@@ -34,13 +34,16 @@ from skipbench.records import (
     TOLD,
     FeatureSpec,
     PositionRule,
+    Preprocess,
     Residual,
     Result,
+    RopeKeys,
     Side,
     StoreDtype,
     VariantHealth,
     Verdict,
 )
+from skipbench.sources import Given, ModelLike
 from skipbench.tracking import log_results
 
 if TYPE_CHECKING:
@@ -108,9 +111,11 @@ class Reading(TypedDict, total=False):
     """How a checkpoint is read: the keyword arguments of `inspect` and `load_backbone`."""
 
     residual: str  # skip, skipless or auto
-    weights: str | None  # teacher or student
+    weights: str | None  # teacher, student, or its name in the file
     expected: Expected | None
     position_rule: PositionRule | None
+    preprocess: Preprocess
+    rope_keys: RopeKeys
     device: str
     labels: Mapping[str, str | int] | None  # name, epoch, optimizer, initialisation
 
@@ -151,28 +156,41 @@ class Inspection:
         return self.model.backbone(self.require_sound().residual, self.device, how)
 
 
-def inspect(source: str | Path, **reading: Unpack[Reading]) -> Inspection:
-    """Open a checkpoint and find out, on a few photographs, whether it is skip or skipless."""
-    residual = reading.get("residual", "auto")
+def inspect(
+    source: ModelLike,
+    *,
+    residual: str = "auto",
+    weights: str | None = None,
+    expected: Expected | None = None,
+    position_rule: PositionRule | None = None,
+    preprocess: Preprocess = "model",
+    rope_keys: RopeKeys = "before",
+    device: str = "auto",
+    labels: Mapping[str, str | int] | None = None,
+) -> Inspection:
+    """Open a model and find out, on a few photographs, whether it is skip or skipless."""
+    source = source if isinstance(source, str | Path) else Given(source)
     if residual not in ("auto", *get_args(Residual)):
         raise UsageError(f"--residual {residual!r}: give skip, skipless or auto")
     asked: Residual | None = None if residual == "auto" else residual  # type: ignore[assignment]
-    device = choose_device(reading.get("device", "auto"))
-    checkpoint = open_checkpoint(
-        source, weights=reading.get("weights"), expected=reading.get("expected"),
-        position_rule=reading.get("position_rule"),
+    place = choose_device(device)
+    model = open_model(
+        source, residual=asked, weights=weights, expected=expected, position_rule=position_rule,
+        preprocess=preprocess, rope_keys=rope_keys,
     )  # fmt: skip
-    model = labelled(vit_model(checkpoint), reading.get("labels") or {})
+    model = labelled(model, labels or {})
     facts = model.facts
     for note in facts.notes:
         log.info("%s: %s", facts.name, note)
-    verdict = examine(model, device)
+    for doubt in facts.doubts:
+        log.warning("%s: %s", facts.name, doubt)
+    verdict = examine(model, place)
     choice = choose_variant(facts, asked, verdict)
     if choice and choice.warning:
         log.warning("%s", choice.warning)
     elif choice and asked is None and facts.residual is None:
         log.info("%s: taken as %s; %s", facts.name, choice.residual, verdict.reason)
-    return Inspection(model, verdict, choice, device)
+    return Inspection(model, verdict, choice, place)
 
 
 def labelled(model: Model, labels: Mapping[str, str | int]) -> Model:
@@ -185,11 +203,16 @@ def labelled(model: Model, labels: Mapping[str, str | int]) -> Model:
 
 
 def load_backbone(
-    source: str | Path, *, precision: str = "auto", **reading: Unpack[Reading]
+    source: ModelLike,
+    *,
+    precision: str = "auto",
+    **reading: Unpack[Reading],
 ) -> Backbone:
     """A frozen backbone, run as the variant given by the user, the file or the weights.
 
-    reading: residual, weights, expected, position_rule, device, as for `inspect`.
+    source: what `--ckpt` takes, or a function or module of yours.
+    reading: residual, weights, expected, position_rule, preprocess, rope_keys, device, as for
+    `inspect`.
     """
     device = choose_device(reading.get("device", "auto"))
     choose_precision(precision, device)  # a wrong one is reported before any work

@@ -19,6 +19,8 @@ TENSORS = ("tokens", "tokens_norm", "keys", "queries", "values")
 PositionRule = Literal["offset", "size", "antialias"]
 
 StoreDtype = Literal["fp16", "fp32"]
+Preprocess = Literal["model", "imagenet"]
+RopeKeys = Literal["before", "after"]  # keys and queries of models with rotary positions
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,16 @@ Size = tuple[int, int] | Side | None
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
+Interpolation = Literal["bilinear", "bicubic"]
+
+
 @dataclass(frozen=True)
 class Preprocessing:
     """Of pixels between 0 and 1, before the model."""
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    interpolation: Literal["bilinear", "bicubic"] = "bilinear"  # of the resized image
+    interpolation: Interpolation = "bilinear"  # of the resized image
 
 
 IMAGENET = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -68,6 +73,7 @@ class CheckpointFacts:
     grid_hw: tuple[int, int] | None = None  # of the stored position embedding
     position_rule: PositionRule | None = None
     norm_eps: float | None = None
+    rope_keys: RopeKeys | None = None  # keys are before or after them; None: no rotary positions
     epoch: int | None = None
     optimizer: str | None = None
     residual: Residual | None = None
@@ -76,6 +82,7 @@ class CheckpointFacts:
     sources: Mapping[str, str] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)  # e.g. {"head": 4}: tensors not used
     notes: tuple[str, ...] = ()  # for the user
+    doubts: tuple[str, ...] = ()  # what was assumed, with the flag that settles it
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -136,12 +143,12 @@ class Verdict:
 
     winner: Residual | None  # None: unclear
     reason: str
-    skip: VariantHealth
-    skipless: VariantHealth | None  # None: the architecture cannot be run without residuals
+    skip: VariantHealth | None  # None: it cannot be run as this variant
+    skipless: VariantHealth | None
 
     @property
     def variants(self) -> tuple[VariantHealth, ...]:
-        return (self.skip, self.skipless) if self.skipless else (self.skip,)
+        return tuple(one for one in (self.skip, self.skipless) if one)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ type checkers cannot follow.
 import inspect
 import json
 import re
+import sys
 from collections import defaultdict
 from pathlib import Path
 from types import NoneType, UnionType
@@ -24,6 +25,7 @@ NAMED = {
     "pathlib": ("Path",),
     "typing": ("Literal",),
     "skipbench.images": ("ImageItem",),
+    "skipbench.sources": ("ModelLike",),
 }
 
 
@@ -39,14 +41,21 @@ def stub():
             imported[module].add(name)
     for module, names in NAMED.items():
         imported[module] |= {name for name in names if re.search(rf"\b{name}\b", str(functions))}
-    ours = {module for module in imported if module.startswith("skipbench")}
     imports = [
         "\n".join(import_line(module, imported[module]) for module in sorted(some))
-        for some in (imported.keys() - ours, ours)
+        for some in groups(imported)
     ]
     listed = "\n".join(["__all__ = [", *(f'    "{name}",' for name in skipbench.__all__), "]"])
     parts = [HEADER, *imports, listed, "__version__: str", "\n".join(functions)]
     return "\n\n".join(parts) + "\n"
+
+
+def groups(modules):
+    """Python's own, others', ours."""
+    first = {module: module.partition(".")[0] for module in modules}
+    own = {module for module in modules if first[module] in sys.stdlib_module_names}
+    ours = {module for module in modules if first[module] == "skipbench"}
+    return [one for one in (own, set(modules) - own - ours, ours) if one]
 
 
 def import_line(module, names):

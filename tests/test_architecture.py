@@ -15,7 +15,7 @@ EVALUATIONS = sorted(evaluations())
 # Each part may import those named (and itself); nothing later in the line is imported earlier.
 BASE = {"errors", "records", "files"}
 IMAGES = BASE | {"images", "engine"}
-MODELS = IMAGES | {"checkpoints", "backbones"}
+MODELS = IMAGES | {"sources", "checkpoints", "backbones"}
 LINE = MODELS | {"datasets", "features", "settings", "pipeline", "record_store", "tracking"}
 ALLOWED = {
     "errors": set(),
@@ -27,10 +27,11 @@ ALLOWED = {
     "record_store": BASE,
     "images": {"errors", "records"},
     "engine": {"errors", "records"},
-    "checkpoints": BASE,
+    "sources": {"errors", "files"},
+    "checkpoints": BASE | {"sources"},
     "datasets": IMAGES,
     "drawing": BASE | {"images", "datasets"},
-    "backbones": IMAGES | {"checkpoints"},
+    "backbones": IMAGES | {"sources", "checkpoints"},
     "features": MODELS,
     "tracking": {"errors", "records", "record_store"},
     "settings": MODELS | {"features"},

@@ -65,7 +65,8 @@ def tiny_checkpoint(path, seed=0, residual="skip", spoil=None):
     weights = make_weights(residual, small_facts(width=64, depth=3, patch=PATCH, heads=1), seed)
     if spoil:
         spoil(weights)
-    torch.save(weights, path)
+    said = {"num_heads": 1, "position_rule": "offset"}
+    torch.save({"model": weights, "args": said}, path)
     return path
 
 

@@ -18,6 +18,7 @@ from skipbench.records import TENSORS, CheckpointFacts, Preprocessing, Residual
 
 PROJECTIONS = ("queries", "keys", "values")
 Column = tuple[int, str]  # block, tensor
+GRID_HW = (12, 16)  # patches of a trial image: enough, cheap, and not square
 AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -42,6 +43,7 @@ class Backbone(ABC):
     device: torch.device
     precision: str
     tensors: tuple[str, ...] = TENSORS  # available from every block
+    only_hw: tuple[int, int] | None = None  # the only size of images that it takes
 
     @abstractmethod
     def forward(
@@ -111,9 +113,14 @@ class Backbone(ABC):
 
     def block_by_block(self, images: torch.Tensor) -> Iterator[torch.Tensor]:
         """Patch tokens after each block, (images, tokens, channels), finite or not."""
-        outputs = self.forward(images, range(self.depth), ("tokens",))
+        outputs = self.forward(images, range(self.depth), (self.output,))
         for block in range(self.depth):
-            yield outputs.patches[block, "tokens"].flatten(1, 2)
+            yield outputs.patches[block, self.output].flatten(1, 2)
+
+    @property
+    def output(self) -> str:
+        """The tensor that is nearest to what a block hands on."""
+        return "tokens" if "tokens" in self.tensors else self.tensors[0]
 
     def first_failure(self, images: torch.Tensor, outputs: BlockOutputs) -> str:
         """The message that names the first output with NaN or Inf."""
@@ -145,8 +152,17 @@ class Backbone(ABC):
         if not blocks or not tensors:
             raise UsageError("no block or no tensor was requested")
         height, width = images.shape[2:]
+        if self.only_hw and (height, width) != self.only_hw:
+            raise UsageError(
+                f"{self.facts.name} ({self.facts.layout}) takes images of "
+                f"{self.only_hw[0]}×{self.only_hw[1]} pixels only, not of {height}×{width}: "
+                f"use --size {self.only_hw[0]}x{self.only_hw[1]}"
+            )
         if height % self.patch or width % self.patch:
             raise UsageError(f"images of {height}×{width} are not whole patches of {self.patch}")
+
+
+Build = Callable[[CheckpointFacts, Residual, torch.device, str], Backbone]
 
 
 @dataclass(frozen=True)
@@ -155,8 +171,14 @@ class Model:
 
     facts: CheckpointFacts
     parameters: int
-    build: Callable[[CheckpointFacts, Residual, torch.device, str], Backbone]
+    build: Build
     variants: tuple[Residual, ...] = ("skip",)  # that its blocks can be run as
+    only_hw: tuple[int, int] | None = None  # the only size of images that it takes
+
+    @property
+    def trial_hw(self) -> tuple[int, int]:
+        """Size of images to try it on."""
+        return self.only_hw or (GRID_HW[0] * self.facts.patch, GRID_HW[1] * self.facts.patch)
 
     def backbone(
         self, residual: Residual, device: torch.device | str = "cpu", precision: str = "fp32"

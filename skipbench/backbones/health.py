@@ -19,8 +19,6 @@ from skipbench.errors import NumbersError, UsageError
 from skipbench.images import embedded_photographs
 from skipbench.records import BlockHealth, CheckpointFacts, Residual, VariantHealth, Verdict
 
-GRID_HW = (12, 16)  # patches of the photographs: enough, cheap, and not square
-
 # Share of the spread that a block keeps, as the geometric mean over the first four blocks.
 # Measured: 0.17 or less for DINOv2 ViT-S and default-initialised ViTs run skipless, 0.57 or more
 # for ViT-Ti and ViT-S with the skipless initialisation (untrained, they collapse too, but slowly).
@@ -72,7 +70,7 @@ def block_health(backbone: Backbone, images: torch.Tensor) -> tuple[BlockHealth,
         embedded = backbone.embedding(images)
         rows = [] if embedded is None else [_health(-1, embedded)]
         try:
-            features = backbone(images, range(backbone.depth), ("tokens", *attention))
+            features = backbone(images, range(backbone.depth), (backbone.output, *attention))
         except NumbersError:
             for block, tokens in enumerate(backbone.block_by_block(images)):
                 rows.append(_health(block, tokens, rows[-1].norm if rows else None))
@@ -80,9 +78,14 @@ def block_health(backbone: Backbone, images: torch.Tensor) -> tuple[BlockHealth,
                     break
             return tuple(rows)
     for block in range(backbone.depth):
-        tokens, *both = (features.patches[block, name] for name in ("tokens", *attention))
+        tokens, *both = (features.patches[block, name] for name in (backbone.output, *attention))
         heads = backbone.facts.heads
-        distance = attention_distance(both[0], both[1], heads) if heads and len(both) == 2 else None
+        alike = (
+            len(both) == 2
+            and both[0].shape == both[1].shape
+            and both[0].shape[3] % (heads or 1) == 0
+        )
+        distance = attention_distance(both[0], both[1], heads) if heads and alike else None
         # Norms of tokens of different widths are not comparable.
         same_width = block == 0 or backbone.width(block) == backbone.width(block - 1)
         before = rows[-1].norm if rows and same_width else None
@@ -136,10 +139,8 @@ def assess(residual: Residual, blocks: tuple[BlockHealth, ...]) -> VariantHealth
     return VariantHealth(residual, blocks, kept, not against, tuple(against), notes)
 
 
-def judge(skip: VariantHealth, skipless: VariantHealth | None) -> Verdict:
+def judge(skip: VariantHealth, skipless: VariantHealth) -> Verdict:
     """A clear winner is plausible while the other variant is not."""
-    if skipless is None:
-        return Verdict("skip", "its architecture has residual connections", skip, None)
     if skip.plausible == skipless.plausible:
         if skip.plausible:
             reason = "both variants are plausible"
@@ -152,15 +153,16 @@ def judge(skip: VariantHealth, skipless: VariantHealth | None) -> Verdict:
 
 def examine(model: Model, device: torch.device | str = "cpu") -> Verdict:
     """Run the variants on the embedded photographs, in float32."""
-    patch = model.facts.patch
-    size_hw = (GRID_HW[0] * patch, GRID_HW[1] * patch)
-    images = embedded_photographs(size_hw, model.facts.preprocessing)
-
-    def health(residual: Residual) -> VariantHealth:
-        return assess(residual, block_health(model.backbone(residual, device), images))
-
-    both = "skipless" in model.variants
-    return judge(health("skip"), health("skipless") if both else None)
+    images = embedded_photographs(model.trial_hw, model.facts.preprocessing)
+    health = {
+        residual: assess(residual, block_health(model.backbone(residual, device), images))
+        for residual in model.variants
+    }
+    if len(health) == 2:
+        return judge(health["skip"], health["skipless"])
+    (only,) = health
+    reason = "it cannot be run in the other way"
+    return Verdict(only, reason, health.get("skip"), health.get("skipless"))
 
 
 @dataclass(frozen=True)
@@ -174,10 +176,10 @@ def choose_variant(
     facts: CheckpointFacts, asked: Residual | None, verdict: Verdict
 ) -> Choice | None:
     """From the user, else from the file, else from the weights' health; None: unclear."""
-    if asked == "skipless" and verdict.skipless is None:
+    if asked and asked not in [one.residual for one in verdict.variants]:
         raise UsageError(
-            f"{facts.name} ({facts.layout}) can only be run with its residual connections: leave "
-            "out --residual skipless"
+            f"{facts.name} ({facts.layout}) can only be run as it is, which is "
+            f"{verdict.variants[0].residual}: leave out --residual {asked}"
         )
     residual = asked or facts.residual
     source = "--residual" if asked else facts.sources.get("residual", "")

@@ -5,9 +5,10 @@ is returned with the place it was read from; contradictions about the architectu
 """
 
 import argparse
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from skipbench.checkpoints.files import RawFile
 from skipbench.checkpoints.layouts import BackboneTensors
 from skipbench.checkpoints.shape import Shape
 from skipbench.errors import CheckpointError
-from skipbench.records import CheckpointFacts, PositionRule, Residual
+from skipbench.records import IMAGENET, CheckpointFacts, PositionRule, Preprocessing, Residual
 
 TIMM_SOURCE = "timm's model"
 POSITION_RULES: dict[str, PositionRule] = {
@@ -34,6 +35,10 @@ WIDE_HEADS = {1280: 16, 1408: 16, 1664: 16}  # ViT-H, ViT-g, ViT-G
 ARGUMENT_KEYS = ("args", "config", "cfg", "hyper_parameters", "opt", "model_args")
 PLAIN, LARGEST = (bool, int, float, str, np.generic), 10**18
 ASSUMED_HEADS = "64-wide heads, as DINO's"  # the source
+NOT_STATED = "not stated"
+USED_IMAGENET = ("dino", "dinov2", "ibot", "mae", "mocov3", "deit")  # means and deviations
+CLASSIFIER = "a classifier"
+BARE = "a plain backbone"  # the source of its layout
 NUMBER_OF_HEADS = ("num_heads", "num_attention_heads", "heads", "n_heads")
 
 Stated = tuple[Any, str]  # a value, and where it was read from
@@ -60,7 +65,8 @@ class Metadata:
             self._add(top.get(key), key)
         self._add(top, "")
         self._add(raw.metadata, raw.metadata_source)
-        self._add(raw.metadata.get("model_args"), f"{raw.metadata_source}: model_args")
+        for key in ("model_args", "pretrained_cfg"):  # of timm
+            self._add(raw.metadata.get(key), f"{raw.metadata_source}: {key}")
 
     def _add(self, values: Any, place: str) -> None:
         if isinstance(values, argparse.Namespace):
@@ -183,10 +189,14 @@ def gather_facts(
     sources["sha256"] = raw.sha256_source
     layout, sources["layout"] = _layout(found, metadata, raw)
     _check_shape(metadata, shape, expected, name)
-    heads, sources["heads"] = _heads(metadata, shape.width, layout, expected, name)
+    is_bare = sources["layout"] in (BARE, CLASSIFIER)
+    heads, sources["heads"] = _heads(metadata, shape.width, layout, is_bare, expected, name)
     rule, sources["position_rule"] = _position_rule(layout, shape, metadata, position_rule)
     eps, sources["norm_eps"] = _norm_eps(metadata, name)
-    sources["preprocessing"] = "as in DINO, DINOv2, MAE, DeiT"
+    how, sources["preprocessing"] = preprocessing_of(metadata, name)
+    own = (how.mean, how.std) != (IMAGENET.mean, IMAGENET.std)
+    if not own or layout in USED_IMAGENET:
+        how, sources["preprocessing"] = IMAGENET, "as in DINO, DINOv2, MAE, DeiT"
     sources["weights"] = f"from {found.branch}" if found.branch.words else "the only ones there"
 
     stated = {
@@ -200,17 +210,19 @@ def gather_facts(
     sources |= {key: pair[1] if pair else "not in the file" for key, pair in stated.items()}
     values: dict[str, Any] = {key: pair[0] if pair else None for key, pair in stated.items()}
     return CheckpointFacts(
-        name=name if found.is_default else f"{name} ({found.branch.role})",
+        name=name if found.is_default else f"{name} ({found.label or found.branch.name})",
         sha256=raw.sha256,
         layout=layout,
-        weights=found.branch.role,
+        weights=found.label,
         **vars(shape),
         heads=heads,
         position_rule=rule,
         norm_eps=eps,
+        preprocessing=how,
         sources=sources,
         dropped=found.dropped,
-        notes=(*_notes(found), *_assumptions(heads, sources)),
+        notes=_notes(found),
+        doubts=_doubts(heads, sources),
         **values,
     )
 
@@ -218,7 +230,7 @@ def gather_facts(
 def _notes(found: BackboneTensors) -> tuple[str, ...]:
     notes = []
     if found.others:
-        others = ", ".join(other.with_flag for other in found.others)
+        others = ", ".join(found.others_with_flags)
         notes.append(f"using {found.branch}; the file also contains {others}")
     if found.dropped:
         counts = ", ".join(f"{head} ({n})" for head, n in found.dropped.items())
@@ -226,10 +238,41 @@ def _notes(found: BackboneTensors) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _assumptions(heads: int, sources: Mapping[str, str]) -> list[str]:
-    if sources["heads"] != ASSUMED_HEADS:
-        return []
-    return [f"the file does not state the number of heads: {heads} assumed (--heads N if not)"]
+def _doubts(heads: int, sources: Mapping[str, str]) -> tuple[str, ...]:
+    unsaid, flags = [], []
+    if sources["heads"] == ASSUMED_HEADS:
+        unsaid.append(f"its number of heads ({heads} assumed)")
+        flags.append(f"--heads {heads}")
+    if sources["layout"] == BARE and sources["position_rule"] == "dino's rule":
+        unsaid.append("whose code trained it (DINO's position rule assumed, timm's is antialias)")
+        flags.append("--position-rule offset")
+    if not unsaid:
+        return ()
+    return (f"the file does not say {' or '.join(unsaid)}; {' '.join(flags)} confirms this",)
+
+
+def preprocessing_of(metadata: Metadata, name: str) -> tuple[Preprocessing, str]:
+    """What the file states, or ImageNet's."""
+    mean, std = metadata.find("image_mean", "mean"), metadata.find("image_std", "std")
+    if not mean or not std:
+        return IMAGENET, NOT_STATED
+    try:
+        three = [tuple(float(channel) for channel in each[0]) for each in (mean, std)]
+    except (TypeError, ValueError):
+        three = []
+    if [len(each) for each in three] != [3, 3] or not all(0 < s < 10 for s in three[1]):
+        raise CheckpointError(
+            f"{name}: {mean[1]} states mean {mean[0]} and deviation {std[0]}; expected three "
+            "numbers each"
+        )
+    found = Preprocessing(three[0], three[1], _interpolation(metadata))  # type: ignore[arg-type]
+    return found, mean[1].rpartition(" ")[0] or mean[1]
+
+
+def _interpolation(metadata: Metadata) -> Literal["bilinear", "bicubic"]:
+    """Pillow's number of it in transformers' files, its name in timm's."""
+    stated = metadata.find("resample", "interpolation")
+    return "bilinear" if stated and stated[0] in (2, "bilinear") else "bicubic"
 
 
 def _layout(found: BackboneTensors, metadata: Metadata, raw: RawFile) -> tuple[str, str]:
@@ -260,8 +303,10 @@ def _layout(found: BackboneTensors, metadata: Metadata, raw: RawFile) -> tuple[s
         return _layout_of_timm(architecture[0]), architecture[1]
     if "head.weight" in keys and found.branch.role is None:  # DINO's heads are deeper
         nested = found.branch.path == ("model",)
-        return ("deit", "a classifier, nested in `model`") if nested else ("timm", "a classifier")
-    return "dino", f"{found.branch}" if found.branch.words else "a bare backbone without a head"
+        return ("deit", "a classifier, nested in `model`") if nested else ("timm", CLASSIFIER)
+    if re.match(r"dino_(deit|vit)", raw.path.name):  # as released
+        return "dino", "its file name"
+    return "dino", f"{found.branch}" if found.branch.role else BARE
 
 
 def _layout_of_timm(model_name: str) -> str:
@@ -299,7 +344,7 @@ def _norm_eps(metadata: Metadata, name: str) -> tuple[float, str]:
 
 
 def _heads(
-    metadata: Metadata, width: int, layout: str, expected: Expected, name: str
+    metadata: Metadata, width: int, layout: str, is_bare: bool, expected: Expected, name: str
 ) -> tuple[int, str]:
     stated = metadata.integer(*NUMBER_OF_HEADS)
     if stated and expected.heads and stated[0] != expected.heads:
@@ -315,7 +360,7 @@ def _heads(
     elif width in WIDE_HEADS:
         heads, source = WIDE_HEADS[width], f"as every ViT of width {width}"
     elif width % 64 == 0:
-        heads, source = width // 64, ASSUMED_HEADS
+        heads, source = width // 64, ASSUMED_HEADS if is_bare else f"64-wide, as {layout}'s"
     else:
         raise CheckpointError(
             f"{name}: the file does not state the number of attention heads, and its width of\n"

@@ -25,9 +25,11 @@ from safetensors.torch import save
 
 from skipbench.errors import CheckpointError, some_of
 from skipbench.files import (
+    INDEX,
     WEIGHTS_IN_FOLDERS,
     missing_checkpoint,
     sha256_of,
+    shards_of,
     weights_file,
     write_whole,
 )
@@ -59,12 +61,24 @@ def read_file(path: Path) -> RawFile:
         return _read_folder(path)
     if not path.exists():
         raise CheckpointError(missing_checkpoint(path))
+    if path.name.endswith(INDEX):
+        return _with_config(_read_shards(path), path.parent)
     head = _first_bytes(path)
     _refuse_other_files(path, head)
     if _looks_like_safetensors(path, head):
         tree, metadata = _read_safetensors(path)
         return RawFile(path, tree, metadata, f"{path.name}: header", sha256_of(path))
     return RawFile(path, _read_pickle(path, head), {}, path.name, sha256_of(path))
+
+
+def _read_shards(index: Path) -> RawFile:
+    tree: dict[str, Any] = {}
+    for part in shards_of(index):
+        shard = read_file(part).tree
+        if not isinstance(shard, Mapping) or tree.keys() & shard.keys():
+            raise CheckpointError(f"{part}: not one part of the weights that {index.name} lists")
+        tree.update(shard)
+    return RawFile(index, tree, {}, index.name, sha256_of(index), "names and hashes of its parts")
 
 
 def digest_of_tensors(state: Mapping[str, Any]) -> str:
@@ -86,17 +100,29 @@ def _read_folder(folder: Path) -> RawFile:
             f"(it contains: {there or 'nothing'}).\n"
             "Give the weights file itself, or a folder in the layout of the Hugging Face hub."
         )
-    raw = read_file(weights)
-    config = folder / "config.json"
-    if not config.exists():
+    return _with_config(read_file(weights), folder)
+
+
+def _with_config(raw: RawFile, folder: Path) -> RawFile:
+    """With what the files beside the weights state."""
+    stated = {**read_config(folder, "preprocessor_config.json"), **read_config(folder)}
+    if not stated:
         return raw
+    return replace(raw, metadata={**raw.metadata, **stated}, metadata_source="config.json")
+
+
+def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
+    """Empty where there is none."""
+    config = folder / name
+    if not config.exists():
+        return {}
     try:
-        metadata = json.loads(config.read_text("utf-8"))
+        stated = json.loads(config.read_text("utf-8"))
     except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{config}: invalid JSON ({error})") from None
-    if not isinstance(metadata, dict):
+    if not isinstance(stated, dict):
         raise CheckpointError(f"{config}: expected a JSON object")
-    return replace(raw, metadata={**raw.metadata, **metadata}, metadata_source="config.json")
+    return stated
 
 
 def _first_bytes(path: Path) -> bytes:

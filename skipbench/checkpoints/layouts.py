@@ -8,13 +8,13 @@ known head or to the other branch of self-distillation; anything else is an erro
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from skipbench.errors import CheckpointError, printable, some_of
+from skipbench.errors import CheckpointError, did_you_mean, printable, some_of
 
 ANCHORS = ("patch_embed.proj.weight", "embeddings.patch_embeddings.projection.weight")
 TEACHER_WORDS = frozenset(
@@ -69,9 +69,20 @@ class Branch:
         return ".".join(self.words) or "the top level"
 
     @property
-    def with_flag(self) -> str:
-        """With the flag that chooses it, if one does."""
-        return f"{self} (--weights {self.role})" if self.role else str(self)
+    def name(self) -> str:
+        """What --weights takes for it, as well as a role that no other branch has."""
+        return ".".join(self.words) or "top"
+
+    def is_called(self, name: str) -> bool:
+        return name in (self.name, self.role, *self.words)
+
+    def label(self, others: Iterable["Branch"]) -> str | None:
+        """Its role, or its name if another one of the file has the same."""
+        return self.name if any(b.role == self.role for b in others) else self.role
+
+    def with_flag(self, others: Iterable["Branch"]) -> str:
+        """With the flag that chooses it."""
+        return f"{self} (--weights {self.label(others) or self.name})"
 
 
 @dataclass(frozen=True)
@@ -89,27 +100,37 @@ class BackboneTensors:
         """The one that is used if none is asked for."""
         return all(self.branch.rank < other.rank for other in self.others)
 
+    @property
+    def label(self) -> str | None:
+        """What the record calls it: teacher, student, or its name where that is not enough."""
+        return self.branch.label(self.others)
+
+    @property
+    def others_with_flags(self) -> list[str]:
+        return _with_flags([self.branch, *self.others])[1:]
+
 
 def find_backbone(tree: Any, weights: str | None, name: str) -> BackboneTensors:
-    branches = list(_branches(tree))
+    """weights: a role, or the name of any branch, known or not."""
+    branches = list(_branches(tree, known=PREFIX_WORDS.union((weights or "").split("."))))
     if not branches:
         raise CheckpointError(_nothing_found(tree, name))
-    branch = _choose(branches, weights, name)
+    branch = choose(branches, weights, name, tree)
     others = tuple(b for b in branches if b is not branch)
-    own, dropped, unknown = _sort_keys(branch)
+    own, dropped, unknown = _sort_keys(branch, others)
     if unknown:
         raise CheckpointError(
             f"{name}: keys that belong neither to the backbone nor to a known head "
             f"({len(unknown)}):\n{some_of(unknown)}"
         )
-    kept = {key: value for key, value in own.items() if not _head_of(key)}
-    dropped.update(head for key in own if (head := _head_of(key)))
+    kept = {key: value for key, value in own.items() if not head_of(key)}
+    dropped.update(head for key in own if (head := head_of(key)))
     return BackboneTensors(
         rename(kept), branch, others, dict(sorted(dropped.items())), frozenset(own)
     )
 
 
-def _tensors(
+def tensors_of(
     tree: Any, path: tuple[str, ...] = (), seen: Counter[int] | None = None
 ) -> Iterator[tuple[tuple[str, ...], str, Mapping[Any, Any]]]:
     """(path of its dictionary, key, dictionary) of each tensor in the tree."""
@@ -120,45 +141,63 @@ def _tensors(
     seen[id(tree)] += 1
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _tensors(value, (*path, str(key)), seen)
+            yield from tensors_of(value, (*path, str(key)), seen)
         elif isinstance(value, torch.Tensor):
             yield path, str(key), tree
 
 
-def _branches(tree: Any) -> Iterator[Branch]:
-    for path, key, state in _tensors(tree):
+def _branches(tree: Any, known: frozenset[str] | None = PREFIX_WORDS) -> Iterator[Branch]:
+    """known: words that may lead to a model; None: any."""
+    for path, key, state in tensors_of(tree):
         for anchor in ANCHORS:
             if key == anchor or key.endswith("." + anchor):
                 branch = Branch(path, key.removesuffix(anchor), state)
-                if PREFIX_WORDS.issuperset(branch.words):
+                if known is None or known.issuperset(branch.words):
                     yield branch
 
 
-def _choose(branches: list[Branch], weights: str | None, name: str) -> Branch:
+def choose(branches: list[Branch], weights: str | None, name: str, tree: Any) -> Branch:
     if weights is not None:
-        fitting = [b for b in branches if b.role == weights]
+        fitting = [b for b in branches if b.is_called(weights)]
         if not fitting:
-            raise CheckpointError(
-                f"{name} has no {weights}; it contains: {', '.join(str(b) for b in branches)}"
-            )
-        branches = fitting
+            found = ", ".join(_with_flags([*branches, *_unknown_branches(tree)]))
+            near = did_you_mean(weights, ("teacher", "student"))
+            raise CheckpointError(f"{name} has no {weights}; it contains: {found}.{near}")
+        # Its whole name, before a word of it.
+        branches = [b for b in fitting if b.name == weights] or fitting
     lowest = min(b.rank for b in branches)
     first = [b for b in branches if b.rank == lowest]
     if len(first) > 1:
         raise CheckpointError(
-            f"{name} contains several models: {', '.join(b.with_flag for b in branches)}.\n"
-            "Save the one you mean in a file of its own, or use its flag, if it has one."
+            f"{name} contains several models: {', '.join(_with_flags(branches))}.\n"
+            "Choose one with its flag."
         )
     return first[0]
 
 
-def _sort_keys(branch: Branch) -> tuple[dict[str, torch.Tensor], Counter[str], list[str]]:
+def _with_flags(branches: Sequence[Branch]) -> list[str]:
+    return [one.with_flag([b for b in branches if b is not one]) for one in branches]
+
+
+def _unknown_branches(tree: Any) -> list[Branch]:
+    """Models behind words that are not known to lead to one; only --weights takes them."""
+    return [b for b in _branches(tree, known=None) if not PREFIX_WORDS.issuperset(b.words)]
+
+
+def _sort_keys(
+    branch: Branch, others: Iterable[Branch]
+) -> tuple[dict[str, torch.Tensor], Counter[str], list[str]]:
     """The branch's own tensors without prefix, a count of known others, and unknown keys."""
     own: dict[str, torch.Tensor] = {}
     dropped: Counter[str] = Counter()
     unknown: list[str] = []
     for key, value in branch.state.items():
         if not isinstance(value, torch.Tensor):
+            continue
+        prefixes = [b.prefix for b in others if b.state is branch.state]
+        nearest = max([branch.prefix, *prefixes], key=lambda p: len(p) if key.startswith(p) else -1)
+        if nearest != branch.prefix:
+            dropped["other branch"] += 1
             continue
         if key.startswith(branch.prefix):
             own[key.removeprefix(branch.prefix)] = value
@@ -168,14 +207,14 @@ def _sort_keys(branch: Branch) -> tuple[dict[str, torch.Tensor], Counter[str], l
         start = next((i for i, w in enumerate(words) if w not in PREFIX_WORDS), len(words) - 1)
         if any(w in TEACHER_WORDS | STUDENT_WORDS and w not in branch.words for w in leading):
             dropped["other branch"] += 1
-        elif head := _head_of(".".join(words[start:])):
+        elif head := head_of(".".join(words[start:])):
             dropped[head] += 1
         else:
             unknown.append(key)
     return own, dropped, unknown
 
 
-def _head_of(key: str) -> str | None:
+def head_of(key: str) -> str | None:
     """What a tensor belongs to, if features do not need it."""
     first = key.split(".")[0]
     if key == "embeddings.mask_token":
@@ -188,9 +227,14 @@ def _head_of(key: str) -> str | None:
 def _nothing_found(tree: Any, name: str) -> str:
     if not isinstance(tree, Mapping):
         return f"{name} contains a {type(tree).__name__}, not a dictionary of weights."
-    keys = sorted(".".join([*path, key]) for path, key, _ in _tensors(tree))
+    keys = sorted(".".join([*path, key]) for path, key, _ in tensors_of(tree))
     if not keys:
         return f"{name} contains no tensors (top level: {some_of(map(str, tree))})."
+    if unknown := _unknown_branches(tree):
+        return (
+            f"{name}: its vision transformer is behind a name that is not known to lead to one.\n"
+            f"Choose it with its flag: {', '.join(_with_flags(unknown))}."
+        )
     return (
         f"{name}: no vision transformer found among its {len(keys)} tensors (none is named\n"
         f"patch_embed.proj.weight after a known prefix). It contains: {some_of(keys)}"
@@ -212,7 +256,7 @@ FOREIGN = {
 
 def name_foreign(tree: Any, name: str) -> str:
     """The message for a recognised architecture that is not supported; else empty."""
-    keys = [".".join([*path, key]) for path, key, _ in _tensors(tree)]
+    keys = [".".join([*path, key]) for path, key, _ in tensors_of(tree)]
     for what, pattern in FOREIGN.items():
         if key := next((key for key in keys if re.search(pattern, key)), None):
             return (
@@ -239,6 +283,7 @@ TRANSFORMERS = (
     (r"^embeddings\.position_embeddings$", "pos_embed"),
     (r"^embeddings\.cls_token$", "cls_token"),
     (r"^embeddings\.register_tokens$", "reg_token"),
+    (r"^embeddings\.distillation_token$", "dist_token"),
     (r"^layernorm\.", "norm."),
     (r"^encoder\.layer\.(\d+)\.", r"blocks.\1."),
     (r"^(blocks\.\d+)\.attention\.output\.dense\.", r"\1.attn.proj."),

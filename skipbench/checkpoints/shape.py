@@ -34,7 +34,7 @@ def canonical(state: State, grid_hw: tuple[int, int] | None, name: str) -> tuple
     wanted = _expected_shapes(shape, qkv_bias=any(k.endswith("attn.qkv.bias") for k in state))
     _match(state, wanted, name)
     plain = {key: state[key].detach().float().contiguous().clone() for key in wanted}
-    _refuse_non_finite(plain, name)
+    refuse_non_finite(plain, name)
     return plain, shape
 
 
@@ -177,7 +177,7 @@ def _has_numbers(value: torch.Tensor) -> bool:
     return plain and value.is_floating_point()
 
 
-def _refuse_non_finite(state: State, name: str) -> None:
+def refuse_non_finite(state: State, name: str) -> None:
     for key, value in state.items():
         if not torch.isfinite(value).all():
             kind = "NaN" if torch.isnan(value).any() else "Inf"

@@ -21,7 +21,7 @@ import numpy as np
 
 from skipbench.datasets.common.types import Boxes, Item, Kind, Labels, Listing, Source, Split
 from skipbench.images import IGNORED, resize, target_hw
-from skipbench.records import Size
+from skipbench.records import Interpolation, Size
 
 SEED = 0
 # Stored features and published numbers carry this number: raise it whenever a pixel changes.
@@ -290,9 +290,9 @@ class DrawnItem(Item):
     index: int = 0
     has_boxes = has_segments = True
 
-    def read(self, size: Size = None) -> np.ndarray:
+    def read(self, size: Size = None, how: Interpolation = "bilinear") -> np.ndarray:
         image = self._draw().image
-        return resize(image, target_hw(image.shape[:2], size))
+        return resize(image, target_hw(image.shape[:2], size), how)
 
     def size_hw(self) -> tuple[int, int]:
         return size_of(SEED, self.split, self.index)

@@ -129,8 +129,9 @@ class Extractor:
         chosen = range(len(plan.shards)) if shards is None else shards
         batches = [b for s in chosen for b in plan.batches(s, self.batch_size, self.token_budget)]
         numbers = [image for images in batches for image in images]
-        most, size = BATCHES_AHEAD * max(map(len, batches), default=0), self.spec.size
-        pictures = ahead(lambda image: items[image].read(size), numbers, most, self.workers)
+        most = BATCHES_AHEAD * max(map(len, batches), default=0)
+        size, how = self.spec.size, self.backbone.preprocessing.interpolation
+        pictures = ahead(lambda image: items[image].read(size, how), numbers, most, self.workers)
         for images in batches:
             batch = stack(list(islice(pictures, len(images))), plan.patch)
             yield from self.run(images, batch, [plan.sizes_hw[i] for i in images])

@@ -5,9 +5,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from skipbench.errors import CheckpointError, UsageError
-from skipbench.files import cache_folder, ensure_writable, missing_checkpoint
-from skipbench.records import LABELS, PRECISIONS, PositionRule, Residual, StoreDtype
+from skipbench.errors import UsageError
+from skipbench.files import cache_folder, ensure_writable
+from skipbench.records import (
+    LABELS,
+    PRECISIONS,
+    PositionRule,
+    Preprocess,
+    Residual,
+    RopeKeys,
+    StoreDtype,
+)
 from skipbench.settings import (
     CHECKPOINT,
     DATA,
@@ -20,6 +28,7 @@ from skipbench.settings import (
     same_as,
     setting,
 )
+from skipbench.sources import absolute, source_of
 
 if TYPE_CHECKING:
     from skipbench.features.source import FeatureSource
@@ -27,7 +36,10 @@ if TYPE_CHECKING:
 
 EXPECTED = {"depth": int, "width": int, "patch": int, "heads": int, "sha256": str}
 LABEL_TYPES = {name: int if name == "epoch" else str for name in LABELS}
-WEIGHTS = "Weights file, folder with config.json, or timm:NAME."
+WEIGHTS = (
+    "Weights file or folder, timm:NAME[@FILE], hf:NAME or python:MODULE:NAME "
+    "(`skipbench manual checkpoints`)."
+)
 SIZES = "N, HxW, short:N, long:N or native"
 
 
@@ -41,9 +53,8 @@ class ReadingSettings(Settings):
         parse=parsers.choice(*get_args(Residual), "auto"), panel=WHAT, metavar="VARIANT",
     )  # fmt: skip
     weights: str | None = setting(
-        None, help="Model of a training checkpoint: teacher or student.",
-        default_text="teacher, if any",
-        parse=parsers.choice("teacher", "student"), panel=CHECKPOINT, metavar="MODEL",
+        None, help="Model of a file with several: teacher, student, or its name there.",
+        default_text="teacher, if any", parse=parsers.text, panel=CHECKPOINT, metavar="MODEL",
     )  # fmt: skip
     heads: int | None = setting(
         None, help="Number of attention heads, if not in the file.",
@@ -58,6 +69,15 @@ class ReadingSettings(Settings):
         None, help="Position resampling: offset, size or antialias.",
         parse=parsers.choice(*get_args(PositionRule)), panel=CHECKPOINT, metavar="RULE",
         default_text="by layout",
+    )  # fmt: skip
+    preprocess: Preprocess = setting(
+        "model", help="Mean, deviation and interpolation: the model's own (model), or ImageNet's "
+        "and bilinear (imagenet).", parse=parsers.choice(*get_args(Preprocess)), panel=CHECKPOINT,
+        metavar="RULE",
+    )  # fmt: skip
+    rope_keys: RopeKeys = setting(
+        "before", help="Take keys and queries before or after their rotary positions.",
+        parse=parsers.choice(*get_args(RopeKeys)), panel=CHECKPOINT, metavar="WHEN",
     )  # fmt: skip
     labels: dict[str, str | int] = setting(
         {}, help="name, epoch, optimizer, initialisation in tables. Repeatable.",
@@ -76,7 +96,8 @@ class ReadingSettings(Settings):
         known = self.expected if self.heads is None else {**self.expected, "heads": self.heads}
         return {
             "residual": self.residual, "weights": self.weights, "expected": Expected(**known),
-            "position_rule": self.position_rule, "device": self.device, "labels": self.labels,
+            "position_rule": self.position_rule, "preprocess": self.preprocess,
+            "rope_keys": self.rope_keys, "device": self.device, "labels": self.labels,
         }  # fmt: skip
 
 
@@ -84,7 +105,7 @@ class ReadingSettings(Settings):
 class CheckpointSettings(ReadingSettings):
     """Which weights, and how they are read."""
 
-    ckpt: str = setting(help=WEIGHTS, parse=parsers.text, panel=WHAT, metavar="PATH")
+    ckpt: str = setting(help=WEIGHTS, parse=parsers.checkpoint, panel=WHAT, metavar="MODEL")
 
     def checkpoints(self) -> "list[tuple[str, Reading]]":
         """Each checkpoint with how it is read."""
@@ -92,10 +113,10 @@ class CheckpointSettings(ReadingSettings):
 
     def call(self) -> dict[str, Any]:
         call = super().call()
-        return {**call, "ckpt": absolute_checkpoint(self.ckpt)} if "ckpt" in call else call
+        return {**call, "ckpt": absolute(self.ckpt)} if "ckpt" in call else call
 
     def ensure_files(self) -> None:
-        ensure_checkpoint(self.ckpt)
+        source_of(self.ckpt).ensure_exists()
         super().ensure_files()
 
 
@@ -269,15 +290,6 @@ def size(default: str | None, **more: Any) -> Any:
     return setting(
         default, help=f"Input size: {SIZES}.", parse=parsers.image_size, metavar="SIZE", **more
     )
-
-
-def ensure_checkpoint(ckpt: str) -> None:
-    if not ckpt.startswith("timm:") and not Path(ckpt).expanduser().exists():
-        raise CheckpointError(missing_checkpoint(Path(ckpt)))
-
-
-def absolute_checkpoint(ckpt: str) -> str:
-    return ckpt if ckpt.startswith("timm:") else str(Path(ckpt).expanduser().absolute())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from skipbench.errors import UsageError, did_you_mean
 from skipbench.features.layers import NAMED, check_layers
+from skipbench.sources import Given
 
 if TYPE_CHECKING:
     from skipbench.images import ImageItem
+    from skipbench.sources import ModelLike
 
 Parse = Callable[[Any], Any]
 Parser = TypeVar("Parser", bound=Callable[..., Any])
@@ -122,6 +124,22 @@ def text(value: str | Path) -> str:
     if not isinstance(value, str | Path) or not str(value).strip():
         raise InvalidError("expected text")
     return str(value)
+
+
+def checkpoint(value: "ModelLike") -> str:
+    """Text; a model given from Python becomes text that carries it."""
+    if isinstance(value, Given):
+        return value
+    return Given(value) if callable(value) else text(value)  # type: ignore[arg-type]
+
+
+def checkpoints(
+    value: "ModelLike | Iterable[ModelLike]",
+) -> tuple[str, ...]:
+    found = tuple(map(checkpoint, (value,) if callable(value) else several(value)))
+    if not found:
+        raise InvalidError("expected at least one checkpoint")
+    return found
 
 
 def several(value: Any) -> tuple[Any, ...]:

@@ -248,12 +248,14 @@ def passes(
 def _check_hashes(suite: Path, entries: Iterable[CheckpointEntry]) -> None:
     """Before anything runs, so that a wrong file is not found hours later."""
     from skipbench.files import sha256_of
+    from skipbench.sources import source_of
 
     problems = Problems(suite)
     for entry in dict.fromkeys(entries):
-        if entry.sha256 and Path(entry.path).is_file():
+        path = source_of(entry.path).path
+        if entry.sha256 and path and path.is_file():
             try:
-                _compare_hash(entry, sha256_of(Path(entry.path)))
+                _compare_hash(entry, sha256_of(path))
             except CheckpointError as error:
                 problems.add(f"{entry.table}.sha256", error)
     problems.raise_if_any()

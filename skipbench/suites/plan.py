@@ -22,6 +22,7 @@ from skipbench.record_store import find_result
 from skipbench.records import RESULT_SCHEMA, Result
 from skipbench.settings import Settings, shown
 from skipbench.settings.parsers import InvalidError, require_packages
+from skipbench.sources import source_of
 from skipbench.suites.problems import Problems
 from skipbench.suites.read import SUITE_KEYS, CheckpointEntry, EvaluationEntry, Suite, read_suite
 
@@ -261,10 +262,10 @@ def error_facts(error: Exception) -> dict[str, Any]:
 
 def _file_states(path: str) -> list[Any] | None:
     """Changes with the files; None if that cannot be seen, as for a model on the hub."""
-    if path.startswith("timm:"):
+    if (place := source_of(path).path) is None:
         return None
     try:
-        files = sorted(Path(path).iterdir()) if Path(path).is_dir() else [Path(path)]
+        files = sorted(place.iterdir()) if place.is_dir() else [place]
         states = [(str(file), file.stat()) for file in files]
     except OSError:
         return None

@@ -27,10 +27,10 @@ from typing import Any
 from skipbench.errors import CheckpointError, SkipbenchError, UsageError, did_you_mean
 from skipbench.evaluations import Evaluation, evaluations
 from skipbench.files import missing_checkpoint, user_path
-from skipbench.records import PositionRule
 from skipbench.settings import flag_of, parsers
 from skipbench.settings.groups import ReadingSettings, StoredFeatureSettings
 from skipbench.settings.parsers import InvalidError, Parse
+from skipbench.sources import source_of
 from skipbench.suites.problems import Problems, Table, read_toml
 
 
@@ -48,6 +48,7 @@ def parse_names(value: Any) -> tuple[str, ...]:
 
 
 READING = {name: option.parse for name, option in ReadingSettings.options().items()}
+READ_AS = [name for name in READING if name not in ("expected", "labels", "device")]
 SUITE_KEYS: dict[str, Parse] = {
     "out": parsers.text, "data_root": parsers.text, "cache": parsers.text,
     "cache_limit": StoredFeatureSettings.options()["cache_limit"].parse,
@@ -57,7 +58,7 @@ CHECKPOINT_KEYS: dict[str, Parse] = {
     "name": parsers.text, "path": parsers.text, "sha256": parse_sha256,
     "epochs": parsers.integer(0), "optimizer": parsers.text, "initialisation": parsers.text,
     "depth": parsers.integer(1),
-    **{name: READING[name] for name in ("residual", "heads", "weights", "position_rule")},
+    **{name: READING[name] for name in READ_AS},
 }  # fmt: skip
 EVALUATION_KEYS: dict[str, Parse] = {
     "kind": parsers.text, "name": parsers.text, "datasets": parse_names,
@@ -72,29 +73,21 @@ class CheckpointEntry:
     """One weights file, and what the suite states about it."""
 
     name: str
-    path: str  # absolute, or timm:NAME
+    path: str  # what `--ckpt` takes, absolute
     table: str  # path of its table
     group: str  # name of the table, which --only accepts for all files of a pattern
-    residual: str = "auto"
     sha256: str | None = None  # complete, or its first digits
     depth: int | None = None
-    heads: int | None = None
-    weights: str | None = None
-    position_rule: PositionRule | None = None
+    how: Mapping[str, Any] = field(default_factory=dict)  # settings of `READ_AS`
     labels: Mapping[str, str | int] = field(default_factory=dict)
     name_epoch: int | None = None  # from the file name; used if the file states none
 
     def reading(self) -> dict[str, Any]:
         """The `ReadingSettings` of its evaluations, without the device."""
         whole = self.sha256 if self.sha256 and len(self.sha256) == 64 else None
-        expected = {"depth": self.depth, "heads": self.heads, "sha256": whole}
-        return {
-            "residual": self.residual,
-            "weights": self.weights,
-            "expected": {fact: value for fact, value in expected.items() if value is not None},
-            "position_rule": self.position_rule,
-            "labels": self.labels,
-        }
+        expected = {"depth": self.depth, "sha256": whole}
+        known = {fact: value for fact, value in expected.items() if value is not None}
+        return {**self.how, "expected": known, "labels": self.labels}
 
 
 @dataclass(frozen=True)
@@ -177,6 +170,7 @@ def _checkpoints(table: Table, base: Path) -> list[CheckpointEntry]:
             table.add(key, "not allowed with a pattern; give each file its own [[checkpoint]]")
     group = good.pop("name", None)
     labels = {label: good.pop(key) for key, label in LABELS.items() if key in good}
+    good["how"] = {key: good.pop(key) for key in READ_AS if key in good}
     names = _names(files, group) if is_pattern else [group or _default_name(files[0])]
     epochs = epochs_in(files) if is_pattern else [None]
     entries = []
@@ -191,8 +185,10 @@ def _checkpoints(table: Table, base: Path) -> list[CheckpointEntry]:
 
 def _find_files(text: str, base: Path) -> tuple[list[str], bool]:
     """(absolute paths, whether `text` is a pattern), in the order of the numbers in their names."""
-    if text.startswith("timm:"):
-        return [text], False
+    source = source_of(text, base)
+    if source.kind != "file":
+        source.ensure_exists()
+        return [str(source)], False
     path = base / user_path(text)
     if path.exists():  # its name may contain a bracket
         return [str(path)], False
@@ -214,7 +210,7 @@ def _by_number(path: str) -> list[tuple[int, str]]:
 
 
 def _default_name(file: str) -> str:
-    return file if file.startswith("timm:") else Path(file).name
+    return source_of(file).title
 
 
 def _names(files: list[str], group: str | None) -> list[str]:
@@ -340,9 +336,6 @@ def _refuse_equal_files(entries: list[CheckpointEntry], problems: Problems) -> N
 
 def _is_same_model(one: CheckpointEntry, other: CheckpointEntry) -> bool:
     """Of two entries with the same file; what `auto` finds is not known yet."""
-    variants = {one.residual, other.residual}
-    return (
-        (len(variants) == 1 or "auto" in variants)
-        and (one.weights or "teacher") == (other.weights or "teacher")
-        and one.position_rule == other.position_rule
-    )
+    first, second = ({"residual": "auto", "weights": "teacher", **e.how} for e in (one, other))
+    variants = {first.pop("residual"), second.pop("residual")}
+    return (len(variants) == 1 or "auto" in variants) and first == second

@@ -251,11 +251,11 @@ def test_timm_unknown_name():
     refused("timm:vit_smal_patch16_224", "no model", "Did you mean")
 
 
-def test_timm_not_a_vision_transformer(monkeypatch):
+def test_as_a_plain_vision_transformer_nothing_else_is_opened(tmp_path):
     import timm
 
-    monkeypatch.setattr(timm, "create_model", lambda *a, **k: torch.nn.Linear(2, 2))
-    refused("timm:resnet50", "Linear", "VisionTransformer")
+    torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "w.pth")
+    refused(f"timm:test_resnet@{tmp_path / 'w.pth'}", "no plain vision transformer")
 
 
 @pytest.fixture

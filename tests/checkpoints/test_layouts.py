@@ -226,9 +226,16 @@ def test_an_ema_is_used_if_asked_for_as_the_note_says(tmp_path, state):
 
 def test_a_number_of_heads_that_is_assumed_is_said(tmp_path, state):
     path = saved(tmp_path, state)
-    words = f"the number of heads: {state['norm.weight'].numel() // 64} assumed (--heads"
-    assert words in open_checkpoint(path).facts.notes[-1]
-    assert not open_checkpoint(path, expected=Expected(heads=2)).facts.notes
+    (doubt,) = open_checkpoint(path).facts.doubts
+    assert "its number of heads (2 assumed) or whose code trained it (DINO's position" in doubt
+    assert doubt.endswith("; --heads 2 --position-rule offset confirms this")
+    sure = {"expected": Expected(heads=2), "position_rule": "offset"}
+    assert not open_checkpoint(path, **sure).facts.doubts
+    (doubt,) = open_checkpoint(path, expected=Expected(heads=2)).facts.doubts
+    assert "heads" not in doubt
+    wrap, *_ = LAYOUTS["dino training"]
+    assert not open_checkpoint(saved(tmp_path, wrap(state))).facts.doubts
+    assert not open_checkpoint(saved(tmp_path, state, "dino_deitsmall16_pretrain.pth")).facts.doubts
 
 
 def test_dinov2_blocks_in_chunks(tmp_path, state):
@@ -299,7 +306,9 @@ def test_facts_and_where_they_were_read(tmp_path, state):
     assert (facts.residual, facts.sources["residual"]) == (None, "not in the file")
     assert (facts.heads, facts.grid_hw, facts.mlp_width) == (2, (5, 5), 512)
     assert facts.dropped == {"head": 2}
-    assert set(facts.sources) >= set(facts.to_json()) - {"name", "sources", "dropped", "notes"}
+    assert set(facts.sources) >= set(facts.to_json()) - {
+        "name", "sources", "dropped", "notes", "doubts", "rope_keys",
+    }  # fmt: skip
 
 
 def test_optimizer_from_its_state(tmp_path, state):
@@ -392,7 +401,7 @@ def test_another_hash_is_told_with_both(tmp_path, state):
             lambda s: prefixed(s, "backbone.") | {"x.y": torch.ones(2)},
             "nor to a known head.*(?s:.*)x.y",
         ),
-        (lambda s: prefixed(s, "unheard_of."), "no vision transformer.*(?s:.*)unheard_of"),
+        (lambda s: prefixed(s, "unheard_of."), r"(?s:.*)\(--weights unheard_of\)"),
         (lambda s: s | {"norm.bias": torch.ones(7)}, r"norm.bias is \(7,\), not \(128,\)"),
         (lambda s: s | {"pos_embed": torch.ones(1, 24, 128)}, "not a square grid"),
         (lambda s: s | {"pos_embed": torch.ones(1, 26, 64)}, "pos_embed .*128 wide"),

@@ -16,7 +16,7 @@ from skipbench.files import write_whole
     [
         (["inspect", "--ckpt", "nowhere.pth"], 3, "no checkpoint at"),
         (["inspect", "--ckpt", "CKPT", "--residual", "none"], 2, "expected skip, skipless or auto"),
-        (["inspect", "--ckpt", "CKPT", "--weights", "techer"], 2, "Did you mean 'teacher'"),
+        (["inspect", "--ckpt", "CKPT", "--weights", "techer"], 3, "has no techer; it contains: "),
         (["inspect", "--ckpt", "CKPT", "--weights", "teacher"], 3, "has no teacher"),
         (["inspect", "--ckpt", "CKPT", "--expect", "depth=12"], 3, "expected depth 12"),
         (["inspect", "--ckpt", "CKPT", "--expect", "deep=12"], 2, "Did you mean 'depth'"),

@@ -27,7 +27,10 @@ def test_extract_list_and_clear(cli, skip_ckpt, pictures, tmp_path):
     assert cli("cache", "clear", listed[0]["key"][:6], "--yes").exit_code == 0
     assert json.loads(cli("cache", "list", "--json").stdout) == []
     assert "nothing stored" in cli("cache", "list").stdout
-    limited = cli("extract", pictures, "--ckpt", skip_ckpt, "--limit", "2", "--size", "24x40", "-q")
+    sure = ("--heads", "1", "--position-rule", "offset", "-q")
+    limited = cli(
+        "extract", pictures, "--ckpt", skip_ckpt, "--limit", "2", "--size", "24x40", *sure
+    )
     assert limited.stdout.startswith("2 images") and limited.stderr == ""
 
 

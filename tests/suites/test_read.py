@@ -236,7 +236,7 @@ def test_a_mistake_in_pca_is_named(key, words):
 def test_every_setting_is_a_key_or_comes_from_the_suite(evaluation):
     from_the_suite = {
         "out", "data_root", "cache", "cache_limit", "device", "force", "residual", "weights",
-        "heads", "expected", "position_rule", "labels", "log",
+        "heads", "expected", "position_rule", "preprocess", "rope_keys", "labels", "log",
     }  # fmt: skip
     target = {"ckpt", "ckpts", "dataset", "images"}
     keys = set(settings_keys(evaluation))

@@ -42,7 +42,8 @@ def weights():
 @pytest.fixture(autouse=True)
 def ckpt(tmp_path, weights, nowhere_else):
     path = tmp_path / "skip.pth"
-    torch.save(weights, path)
+    said = {"num_heads": 1, "position_rule": "offset"}
+    torch.save({"model": weights, "args": said}, path)
     return path
 
 

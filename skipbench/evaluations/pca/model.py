@@ -31,7 +31,7 @@ from skipbench.features.store import Features
 from skipbench.images import Picture, parse_size, resize_mask, target_hw
 from skipbench.metrics.coherence import between_share, effective_rank, majority, total_variation
 from skipbench.pipeline import Inspection, log_adaptation
-from skipbench.records import FeatureSpec, Size
+from skipbench.records import FeatureSpec, Interpolation, Size
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Resized:
     def name(self) -> str:
         return self.item.name
 
-    def read(self, size: Size = None) -> np.ndarray:
-        return self.item.read(self.hw if size is None else size)
+    def read(self, size: Size = None, how: Interpolation = "bilinear") -> np.ndarray:
+        return self.item.read(self.hw if size is None else size, how)
 
     def size_hw(self) -> tuple[int, int]:
         return self.hw
@@ -97,9 +97,9 @@ class Model:
         self.inspection, self.data, self.settings = inspection, data, settings
         self.title, self._segments = title, segments
         self.backbone = inspection.backbone(settings.precision)
-        self.name, self.patch = self.backbone.facts.name, self.backbone.patch
+        self.name = self.backbone.facts.name
         self.blocks = parse_layers(settings.layers, self.backbone.depth)
-        self.pictures, size = in_whole_patches(data, parse_size(settings.size), self.patch)
+        self.pictures, size = in_whole_patches(data, parse_size(settings.size), self.backbone.patch)
         self.spec = FeatureSpec(self.blocks, (settings.feature,), size, settings.store_dtype)
         self.figures = Figures(len(self.blocks), len(data), settings.components)
         self.seconds = {"features": 0.0, "fitting": 0.0, "drawing": 0.0}
@@ -127,22 +127,26 @@ class Model:
     def is_flat(self, image: int, place: int) -> bool:
         return image in self.features.degenerate[self.spec.columns[place]]
 
-    def grid(self, image: int) -> Grid:
-        return grid_of(self.features, image, self.spec.columns)
+    def stride(self, place: int) -> int:
+        """Pixels per token."""
+        return self.backbone.stride(self.blocks[place])
 
-    def segments(self, image: int) -> np.ndarray:
+    def grid(self, image: int, place: int) -> Grid:
+        return grid_of(self.features, image, [self.spec.columns[place]])
+
+    def segments(self, image: int, place: int) -> np.ndarray:
         """(height, width) of the grid: the segment of most of a token's pixels."""
-        key = self.patch, image
+        key = self.stride(place), image
         if key not in self._segments:
             at_input = resize_mask(self.data[image].segments(), self.features.plan.sizes_hw[image])
-            self._segments[key] = majority(at_input, self.patch).astype(np.int32)
+            self._segments[key] = majority(at_input, self.stride(place)).astype(np.int32)
         return self._segments[key]
 
-    def pixels(self, image: int) -> np.ndarray:
-        """(tokens, 3): the mean colour of each patch, as the model sees it."""
-        height, width = self.features.plan.grid_hw(image)
+    def pixels(self, image: int, place: int) -> np.ndarray:
+        """(tokens, 3): the mean colour of each token's pixels, as the model sees them."""
+        (height, width), stride = self.grid(image, place).size_hw, self.stride(place)
         colours = self.pictures[image].read(self.spec.size).astype(np.float64)
-        blocks = colours.reshape(height, self.patch, width, self.patch, 3)
+        blocks = colours.reshape(height, stride, width, stride, 3)
         return blocks.mean((1, 3)).reshape(-1, 3)
 
     def components(
@@ -150,7 +154,7 @@ class Model:
     ) -> Components:
         """Of the tokens shown, without flat images: they vary by rounding noise only."""
         device = self.backbone.device if self.backbone.device.type == "cuda" else "cpu"
-        moments = Moments(self.backbone.facts.width, device)  # mps has no float64
+        moments = Moments(self.backbone.width(self.blocks[place]), device)  # mps has no float64
         for image, where in zip(images, shown, strict=True):
             if not self.is_flat(image, place):
                 tokens = self.tokens(image, place)
@@ -159,7 +163,7 @@ class Model:
 
     def scores(self, place: int, image: int, components: Components) -> np.ndarray:
         """(height, width, components) float32; zeros of a flat image."""
-        grid_hw = self.features.plan.grid_hw(image)
+        grid_hw = self.grid(image, place).size_hw
         if self.is_flat(image, place):
             return np.zeros((*grid_hw, self.settings.components), np.float32)
         scores = components.scores(self.tokens(image, place)).astype(np.float32)
@@ -170,7 +174,7 @@ class Model:
     def fitted(self, place: int, group: Sequence[int]) -> list[Painted]:
         started = time.monotonic()
         flat = [self.is_flat(image, place) for image in group]
-        shown = [np.ones(self.features.plan.grid_hw(image), bool) for image in group]
+        shown = [np.ones(self.grid(image, place).size_hw, bool) for image in group]
         components = self.components(place, group, shown)
         if self.settings.background == "mask":
             firsts = [self.scores(place, image, components)[..., 0] for image in group]
@@ -196,8 +200,8 @@ class Model:
         figures, known = self.figures, self.data[image].has_segments
         figures.flat[image, place] = painted.flat
         if known and np.isnan(figures.pixels[image]):
-            segments = self.segments(image)
-            figures.pixels[image] = between_share(self.pixels(image), segments.ravel())
+            segments = self.segments(image, place)
+            figures.pixels[image] = between_share(self.pixels(image, place), segments.ravel())
         if painted.flat:
             return
         figures.explained[image, place] = components.explained
@@ -209,7 +213,7 @@ class Model:
             "colour_variation": total_variation(painted.scores, painted.shown),
         }
         if known:
-            segments = self.segments(image)
+            segments = self.segments(image, place)
             scores, seen = painted.scores.reshape(len(values), -1), painted.shown
             found["between"] = between_share(values, segments.ravel())
             found["upside_down"] = between_share(values, segments[::-1, ::-1].ravel())
@@ -222,12 +226,13 @@ class Model:
         place: int,
         group: Sequence[int],
         painted: Sequence[Painted],
-        first: "Model",
+        onto: "tuple[Model, int]",
         reference: Sequence[Painted],
     ) -> list[Painted]:
-        """Rotated onto the first model's components, over the tokens that both show."""
+        """Rotated onto the components of the first model, over the tokens that both show. onto: it,
+        and the place of its block."""
         pairs = [
-            self._common(image, mine, first, other)
+            self._common((image, place), mine, onto, other)
             for image, mine, other in zip(group, painted, reference, strict=True)
         ]
         a, b = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
@@ -238,14 +243,16 @@ class Model:
         return [replace(one, scores=one.scores @ matrix) for one in painted]
 
     def _common(
-        self, image: int, painted: Painted, first: "Model", reference: Painted
+        self, own: tuple[int, int], painted: Painted, onto: "tuple[Model, int]", reference: Painted
     ) -> tuple[np.ndarray, np.ndarray]:
         """(tokens, components) of the first model and of this, on the first one's grid."""
         if reference.flat or painted.flat:
             return reference.counted[:0], painted.counted[:0]
         scores, shown = painted.scores, painted.shown
-        if self.patch != first.patch:
-            grid, at = self.grid(image), first.grid(image)
+        image, place = own
+        first, at_place = onto
+        if self.stride(place) != first.stride(at_place):
+            grid, at = self.grid(image, place), first.grid(image, at_place)
             scores = resampled(scores, grid, at.size_hw, "bilinear", at.extent_hw)
             shown = resampled(shown, grid, at.size_hw, "nearest", at.extent_hw)
         both = reference.shown & shown

@@ -36,6 +36,7 @@ from skipbench.images import read_image
 if TYPE_CHECKING:
     from skipbench.evaluations.pca.model import Model, Painted
     from skipbench.evaluations.pca.run import PcaRun
+    from skipbench.evaluations.segmentation.tokens import Grid
 
 log = logging.getLogger("skipbench")
 
@@ -112,7 +113,8 @@ class Folder:
             for first in range(0, shares.shape[-1], 3):
                 where = self.path(model, place, image, first)
                 rgb = _rgb(shares[..., first : first + 3])
-                self._waiting.append(self._pool.submit(self._save, rgb, model, image, where))
+                grid = model.grid(image, place)
+                self._waiting.append(self._pool.submit(self._save, rgb, grid, image, where))
                 self._wait(WAITING)
         model.seconds["drawing"] += time.monotonic() - started
 
@@ -121,9 +123,9 @@ class Folder:
         while len(self._waiting) > most:
             self._waiting.popleft().result()
 
-    def _save(self, shares: np.ndarray, model: "Model", image: int, path: Path) -> None:
+    def _save(self, shares: np.ndarray, grid: "Grid", image: int, path: Path) -> None:
         size_hw = self.run.data[image].size_hw()
-        drawn = resampled(shares, model.grid(image), size_hw, self.run.settings.upsample)
+        drawn = resampled(shares, grid, size_hw, self.run.settings.upsample)
         save(Image.fromarray((255 * drawn).round().astype(np.uint8)), path)
 
     def finish(self) -> None:

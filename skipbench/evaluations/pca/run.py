@@ -72,10 +72,11 @@ class PcaRun(Run):
             if model.id in [one.id for one in self.models[:place]]:
                 raise UsageError(f"{model.name} is given twice: one column is enough")
         for model in self.models:
-            if self.settings.components > model.backbone.facts.width:
+            width = min(map(model.backbone.width, model.blocks))
+            if self.settings.components > width:
                 raise UsageError(
                     f"--components {self.settings.components}: tokens of {model.name} have "
-                    f"{model.backbone.facts.width} numbers"
+                    f"{width} numbers"
                 )
         keep_originals(self.data, [self.folder, *self.folders])
 
@@ -144,7 +145,9 @@ class PcaRun(Run):
                         if number == 0:
                             reference = painted
                         elif self.settings.align:
-                            painted = model.aligned(block, group, painted, first, reference)
+                            painted = model.aligned(
+                                block, group, painted, (first, place), reference
+                            )
                         folder.draw(model, block, group, painted)
                         advance(len(group))
 

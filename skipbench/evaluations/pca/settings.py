@@ -14,10 +14,9 @@ from skipbench.settings.groups import (
     OutputSettings,
     ReadingSettings,
     StoredFeatureSettings,
-    absolute_checkpoint,
-    ensure_checkpoint,
     size,
 )
+from skipbench.sources import absolute, source_of
 
 if TYPE_CHECKING:
     from skipbench.pipeline import Reading
@@ -29,13 +28,6 @@ Background = Literal["keep", "mask"]
 IMAGES = 40  # the first of COCO val2017, as in the paper
 MARK = ".skipbench-pca"  # in a folder that pictures are drawn into
 OF_DATASET = "dataset:"
-
-
-def parse_checkpoints(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
-    found = parsers.texts(given)
-    if not found:
-        raise parsers.InvalidError("expected at least one checkpoint")
-    return found
 
 
 @parsers.offers("skip", "skipless", "auto")
@@ -54,7 +46,7 @@ class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSe
     )  # fmt: skip
     ckpts: tuple[str, ...] = setting(
         help=f"{WEIGHTS} Repeatable: a column each, in the colours of the first.",
-        parse=parse_checkpoints, panel=WHAT, metavar="PATH", flags=("--ckpt",), several=True,
+        parse=parsers.checkpoints, panel=WHAT, metavar="MODEL", flags=("--ckpt",), several=True,
     )  # fmt: skip
     residual: tuple[str, ...] = setting(  # type: ignore[assignment]
         ("auto",), help="skip, skipless, or auto: read from the file or its weights. Once for all "
@@ -133,7 +125,7 @@ class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSe
 
     def ensure_files(self) -> None:
         for ckpt in self.ckpts:
-            ensure_checkpoint(ckpt)
+            source_of(ckpt).ensure_exists()
         super().ensure_files()
 
     def checkpoints(self) -> "list[tuple[str, Reading]]":
@@ -151,7 +143,7 @@ class PcaSettings(ReadingSettings, DataSettings, StoredFeatureSettings, OutputSe
         call = self.call()
         call.pop("ckpts")
         images = [str(getattr(one, "path", one)) for one in self.images]
-        call["ckpt"] = absolute_checkpoint(self.ckpts[number])
+        call["ckpt"] = absolute(self.ckpts[number])
         call["images"] = [
             one if one.startswith(OF_DATASET) else str(Path(one).expanduser().absolute())
             for one in images

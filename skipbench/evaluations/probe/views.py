@@ -23,7 +23,7 @@ from skipbench.evaluations.segmentation.tokens import ImageTokens, TokenMap
 from skipbench.features import cache as feature_cache
 from skipbench.features.store import FeatureStore
 from skipbench.images import IGNORED, resize, target_hw
-from skipbench.records import IMAGENET, Size
+from skipbench.records import IMAGENET, Interpolation, Size
 
 # Part of every mark: raise it when the pixels of a view change.
 VERSION = 1
@@ -64,10 +64,10 @@ class View:
     def name(self) -> str:
         return f"{self.item.name}@{self._part()}"
 
-    def read(self, size: Size = None) -> np.ndarray:
+    def read(self, size: Size = None, how: Interpolation = "bilinear") -> np.ndarray:
         """HWC uint8 RGB; resized again if the size is not that of the box."""
-        part = _resized_part(self.item.read(), self.resized_hw, self._inside())
-        return resize(self._finished(part, FILL), target_hw(self.size_hw(), size))
+        part = _resized_part(self.item.read(), self.resized_hw, self._inside(), how)
+        return resize(self._finished(part, FILL), target_hw(self.size_hw(), size), how)
 
     def size_hw(self) -> tuple[int, int]:
         return self.box[2:]
@@ -101,7 +101,9 @@ class View:
         return whole
 
 
-def _resized_part(pixels: np.ndarray, resized_hw: tuple[int, int], box: Box) -> np.ndarray:
+def _resized_part(
+    pixels: np.ndarray, resized_hw: tuple[int, int], box: Box, how: Interpolation
+) -> np.ndarray:
     """HWC uint8; this part of the resized image, as `resize` makes it, up to rounding (1 of 255).
 
     Pillow's filter uses the pixels around the box too, so the part has no border artefacts.
@@ -115,7 +117,7 @@ def _resized_part(pixels: np.ndarray, resized_hw: tuple[int, int], box: Box) -> 
         (top + height) * old_height / new_height,
     )
     image = Image.fromarray(np.ascontiguousarray(pixels))
-    return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR, box=source))
+    return np.asarray(image.resize((width, height), Image.Resampling[how.upper()], box=source))
 
 
 def _resized_mask_part(mask: np.ndarray, resized_hw: tuple[int, int], box: Box) -> np.ndarray:

@@ -64,21 +64,21 @@ class Found:
     def tokens(self) -> int:
         return int(self.mask.sum())
 
-    def box(self, patch: int, size_hw: tuple[int, int]) -> tuple[int, int, int, int]:
+    def box(self, stride: int, size_hw: tuple[int, int]) -> tuple[int, int, int, int]:
         """x0, y0, x1, y1 in pixels, half-open; size_hw: of the image before it was padded."""
         rows, columns = (np.flatnonzero(self.mask.any(axis)) for axis in (1, 0))
         height, width = size_hw
         return (
-            int(columns[0]) * patch,
-            int(rows[0]) * patch,
-            min((int(columns[-1]) + 1) * patch, width),
-            min((int(rows[-1]) + 1) * patch, height),
+            int(columns[0]) * stride,
+            int(rows[0]) * stride,
+            min((int(columns[-1]) + 1) * stride, width),
+            min((int(rows[-1]) + 1) * stride, height),
         )
 
 
-def enlarged(grid: np.ndarray, patch: int, size_hw: tuple[int, int]) -> np.ndarray:
+def enlarged(grid: np.ndarray, stride: int, size_hw: tuple[int, int]) -> np.ndarray:
     """Every token as a square of pixels, without the padding."""
-    return grid.repeat(patch, 0).repeat(patch, 1)[: size_hw[0], : size_hw[1]]
+    return grid.repeat(stride, 0).repeat(stride, 1)[: size_hw[0], : size_hw[1]]
 
 
 def part_of(mask: np.ndarray, seed: int, rivals: np.ndarray) -> tuple[np.ndarray, bool]:

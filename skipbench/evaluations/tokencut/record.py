@@ -65,14 +65,15 @@ class ImageObjects:
     """The objects of one image, in its own pixels."""
 
     found: Sequence[Found]  # by block
-    patch: int
+    strides: Sequence[int]  # by block: pixels per token
     input_hw: tuple[int, int]  # of the model's input, before padding
     size_hw: tuple[int, int]  # of the original image
 
     @property
     def boxes(self) -> np.ndarray:
         """(blocks, 4) float64."""
-        boxes = np.array([one.box(self.patch, self.input_hw) for one in self.found], np.float64)
+        pairs = zip(self.found, self.strides, strict=True)
+        boxes = np.array([one.box(stride, self.input_hw) for one, stride in pairs], np.float64)
         return resize_boxes(boxes, self.input_hw, self.size_hw)
 
     @property
@@ -81,13 +82,13 @@ class ImageObjects:
         return np.array([one.degenerate for one in self.found])
 
     def mask(self, block: int) -> np.ndarray:
-        return self._full(self.found[block].mask)
+        return self._full(self.found[block].mask, block)
 
     def map(self, block: int) -> np.ndarray:
-        return self._full(self.found[block].map)
+        return self._full(self.found[block].map, block)
 
-    def _full(self, grid: np.ndarray) -> np.ndarray:
-        full = enlarged(grid, self.patch, self.input_hw)
+    def _full(self, grid: np.ndarray, block: int) -> np.ndarray:
+        full = enlarged(grid, self.strides[block], self.input_hw)
         return full if self.input_hw == self.size_hw else resize_mask(full, self.size_hw)
 
     def arrays(self) -> Arrays:

@@ -7,8 +7,9 @@ Features are not stored; the objects found are, shard by shard.
 
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import numpy as np
 import torch
@@ -66,14 +67,14 @@ class Finder:
         size = parse_size(settings.size)
         self.spec = FeatureSpec(blocks=self.blocks, tensors=(settings.feature,), size=size)
         self.seconds = {"features": 0.0, "cutting": 0.0}
-        self.patch = self.backbone.patch
+        self.strides = [self.backbone.stride(block) for block in self.blocks]
         self._at_once = 2**31  # graphs; 1 once memory has run out
 
     def plan(self, pictures: Sequence[Picture]) -> Plan:
         """Shards of a few seconds of work each."""
         weight = TOKEN_ON_CPU if self.backbone.device.type == "cpu" else 1
         return make_plan(
-            pictures, self.spec.size, self.patch, weight, self.settings.source.workers,
+            pictures, self.spec.size, self.backbone.patch, weight, self.settings.source.workers,
             shard_images=self.shard_images,
         )  # fmt: skip
 
@@ -92,14 +93,26 @@ class Finder:
             for place, image in enumerate(batch.images):
                 mine = found[place * len(self.blocks) : (place + 1) * len(self.blocks)]
                 size_hw = pictures[image].size_hw()
-                yield image, ImageObjects(mine, self.patch, plan.sizes_hw[image], size_hw)
+                yield image, ImageObjects(mine, self.strides, plan.sizes_hw[image], size_hw)
             started = time.monotonic()
 
     def _find_all(self, batch: FeatureBatch) -> list[Found]:
         """Image by image, the objects of all blocks."""
         columns = [batch.columns[name] for name in self.spec.columns]
-        height, width = columns[0].shape[1:3]
-        tokens = torch.stack(columns, dim=1).flatten(0, 1).flatten(1, 2)
+        alike = defaultdict[torch.Size, list[int]](list)  # blocks by grid and width
+        for place, tokens in enumerate(columns):
+            alike[tokens.shape].append(place)
+        found: dict[tuple[int, int], Found] = {}  # by image and block
+        for places in alike.values():
+            together = torch.stack([columns[place] for place in places], dim=1)
+            numbers = product(range(len(batch.images)), places)
+            found.update(zip(numbers, self._find_in(together.flatten(0, 1)), strict=True))
+        return [found[number] for number in product(range(len(batch.images)), range(len(columns)))]
+
+    def _find_in(self, grids: torch.Tensor) -> list[Found]:
+        """grids: (any number, height, width, channels)."""
+        height, width = grids.shape[1:3]
+        tokens = grids.flatten(1, 2)
         if tokens.device.type == "mps":  # it has no float64
             tokens = tokens.cpu()
         while True:

@@ -76,7 +76,7 @@ def test_lost_by_plain_code(run, backbone):
 
 def test_an_iou_of_a_half_is_a_hit():
     found = [Found(np.ones((2, 2), bool), np.zeros((2, 2)), 0)]
-    objects = ImageObjects(found, 8, (16, 16), (16, 16))
+    objects = ImageObjects(found, [8] * len(found), (16, 16), (16, 16))
     for height, hit in ((8, 1), (7, 0)):
         boxes = Boxes(np.array([[0.0, 0, 16, height]]), ("thing",), np.zeros(1, bool))
         item = Item("a", Path("a.png"), read_boxes=None)

@@ -34,7 +34,7 @@ def test_the_whole_image_is_a_miss_where_nothing_was_found():
     put(item.path, np.zeros((16, 24, 3), np.uint8))
     truth = Boxes(np.array([[0.0, 0, 24, 16]]), ("thing",), np.zeros(1, bool))
     object.__setattr__(item, "read_boxes", lambda: truth)
-    scored = score_boxes(item, ImageObjects(found, 8, (16, 24), (16, 24)))
+    scored = score_boxes(item, ImageObjects(found, [8] * len(found), (16, 24), (16, 24)))
     assert scored["score"].tolist() == [1, 0] and scored["whole_image"] == 1
     assert scored["ious"].tolist() == [[1, 1]]  # of the boxes as they are
 
