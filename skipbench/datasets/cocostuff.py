@@ -12,7 +12,8 @@ from skipbench.records import Archive
 
 
 class CocoStuff(Source):
-    title = "COCO-Stuff"
+    title, short = "COCO-Stuff", "COCOStuff"
+    also = "coco-stuff coco_stuff stuff"
     licence = COCO_LICENCE
     places = ("cocostuff", "coco_stuff164k", "COCO-Stuff", *COCO_PLACES)
     tree = (

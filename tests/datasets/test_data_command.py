@@ -18,6 +18,7 @@ import trees
 from conftest import clean_environment, command
 from PIL import Image
 
+from skipbench import datasets
 from skipbench.datasets import open_dataset, source
 from skipbench.datasets.common.verify import SAMPLE, verify
 from skipbench.errors import DataError, ResourceError, UsageError
@@ -52,6 +53,7 @@ def test_list_json(cli, tmp_path):
     rows = json.loads(cli("data", "list", "--data-root", tmp_path / "x", "--json").stdout)
     by_name = {row["name"]: row for row in rows}
     assert by_name["ade20k"]["found"] and not by_name["voc"]["found"]
+    assert by_name["cocostuff"]["classes"] == "171 or 27 classes" and not by_name["voc"]["classes"]
     splits = by_name["ade20k"]["splits"]
     assert splits["val"] == {"images": 2, "official": 2000, "labels": "masks"}
 
@@ -303,13 +305,10 @@ def test_unknown_things(tmp_path, cli):
 # -- show
 
 
-@pytest.mark.parametrize("name", ["voc", "coco20k", "coco", "ecssd", "shapes", "folder"])
+@pytest.mark.parametrize("name", datasets.names())
 def test_show(tmp_path, cli, name):
-    made = ("voc", "coco20k", "coco", "ecssd")
-    make = getattr(trees, name) if name in made else None
-    spec = f"folder:{trees.own_folder(tmp_path)}" if name == "folder" else name
-    if make:
-        make(tmp_path / "data")
+    folder = getattr(trees, name)(tmp_path / "data")
+    spec = f"folder:{folder}" if name == "folder" else name
     shown = cli("data", "show", spec, "--out", tmp_path / "new" / "x.png", "--limit", 3)
     assert shown.exit_code == 0, shown.output
     picture = np.asarray(Image.open(tmp_path / "new" / "x.png").convert("RGB"))

@@ -19,20 +19,7 @@ from skipbench.datasets.voc import SOURCE as VOC2012
 from skipbench.datasets.voc import write_masks
 from skipbench.errors import DataError, UsageError
 
-TREES = {
-    "voc": trees.voc,
-    "voc07": lambda root: trees.voc(root, 2007),
-    "ade20k": trees.ade20k,
-    "cocostuff": trees.cocostuff,
-    "coco20k": trees.coco20k,
-    "coco": trees.coco,
-    "ecssd": trees.ecssd,
-    "duts": trees.duts,
-    "dutomron": trees.dutomron,
-    "folder": trees.own_folder,
-    "shapes": lambda root: None,
-}
-SPLITS = {"coco20k": "train", "ecssd": "test", "duts": "test", "dutomron": "test"}
+TREES = {name: getattr(trees, name, None) for name in datasets.names()}
 SALIENCY = ("ecssd", "duts", "dutomron")
 
 
@@ -43,15 +30,14 @@ def opened(name, tmp_path, **options):
     """A split of the tiny tree, taken as it is."""
     folder = TREES[name](tmp_path)
     full_name = f"folder:{folder}" if name == "folder" else name
-    options = {"limit": 1000, "split": SPLITS.get(name, "val")} | options
-    return open_dataset(full_name, root=tmp_path, **options)
+    return open_dataset(full_name, root=tmp_path, **({"limit": 1000} | options))
 
 
 # -- the contract, for every file in the folder
 
 
 def test_every_file_has_a_tree_here():
-    assert set(TREES) == set(datasets.names())
+    assert all(TREES.values()), "add a function with the data set's name to tests/trees.py"
 
 
 def test_importing_the_package_imports_none_of_them():
@@ -63,12 +49,25 @@ def test_importing_the_package_imports_none_of_them():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_names_are_told_apart():
+    kinds = [source("folder:x" if name == "folder" else name) for name in TREES]
+    others = [word for kind in kinds for word in kind.also.split()]
+    assert len({*TREES, *others}) == len(TREES) + len(others)
+    shown = [kind.short or kind.title for kind in kinds]
+    assert len(set(shown)) == len(kinds)
+    for name, short in (("voc", "VOC2012"), ("ecssd", "ECSSD"), ("folder:x", "folder:x")):
+        assert datasets.short_name(name) == short
+    for name in ("not here", "folder", ""):  # in records of other versions
+        assert datasets.short_name(name) == name
+
+
 @pytest.mark.parametrize("name", TREES)
 class TestContract:
     def test_describes_itself(self, name):
         kind = source("folder:x" if name == "folder" else name)
         assert kind.title and kind.licence and kind.tree
         assert kind.on_disk == (name != "shapes")
+        assert not kind.class_sets or len(kind.labels(Path()).classes) == kind.class_sets[0]
         for split in kind.splits.values():
             assert split.images > 0 and split.labels in ("masks", "boxes", "images")
         for archive in kind.archives:
@@ -751,7 +750,7 @@ def test_names_that_are_not_known(tmp_path):
     for name in ("DUTS-TE", "DUTS"):
         with pytest.raises(UsageError, match="Did you mean 'duts'"):
             open_dataset(name)
-    with pytest.raises(UsageError, match="Known: ade20k, coco,"):
+    with pytest.raises(UsageError, match=f"Known: {', '.join(datasets.names())}"):
         open_dataset("imagenet")
     with pytest.raises(UsageError, match="folder:PATH"):
         open_dataset("folder")

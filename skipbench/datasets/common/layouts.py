@@ -171,6 +171,7 @@ class Saliency(Source):
     places: tuple[str, ...]
     tree: str
     splits: Mapping[str, Part]
+    also: str = ""
 
     def is_at(self, folder: Path) -> bool:
         return any(self._folders(folder, split) for split in self.splits)
