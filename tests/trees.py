@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -118,6 +119,20 @@ def ade20k(root, train=3, val=2):
             name, size_hw = f"ADE_{short}_{i + 1:08d}", SIZES_HW[i % 3]
             photo(folder / "images" / part / f"{name}.jpg", size_hw, i)
             grey_png(folder / "annotations" / part / f"{name}.png", blocks(size_hw, [0, 1, 150]))
+    return folder
+
+
+def cityscapes(root, train=3, val=2, test=1, values=(0, 7, 33)):
+    folder = root / "cityscapes"
+    for split, city, count in (
+        ("train", "aachen", train), ("val", "frankfurt", val), ("test", "berlin", test),
+    ):  # fmt: skip
+        for i in range(count):
+            name, size_hw = f"{city}/{city}_{i:06d}_000019", SIZES_HW[i % 3]
+            photo(folder / "leftImg8bit" / split / f"{name}_leftImg8bit.png", size_hw, i)
+            mask = folder / "gtFine" / split / f"{name}_gtFine_labelIds.png"
+            grey_png(mask, blocks(size_hw, values if split != "test" else [0, 1]))
+            grey_png(Path(f"{mask}".replace("label", "instance")), blocks(size_hw, [0, 9]))
     return folder
 
 

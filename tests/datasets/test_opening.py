@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -343,6 +344,64 @@ def test_cocostuff_other_layouts(tmp_path, images, masks):
     data = open_dataset("cocostuff", root=tmp_path, limit=9)
     assert list(data.names) == ["000000000139"]
     assert set(np.unique(data[0].mask())) == {0, 170}
+
+
+# From id to train id, as in the table of cityscapesScripts: ids 0 to 33 in order.
+TRAIN_IDS = [int(i) for i in """
+    255 255 255 255 255 255 255 0 1 255 255 2 3 4 255 255 255 5 255 6 7 8 9 10 11 12 13 14 15 255
+    255 16 17 18""".split()]  # fmt: skip
+
+
+def test_cityscapes_ids_become_train_ids(tmp_path):
+    trees.cityscapes(tmp_path, values=range(34))
+    item = open_dataset("cityscapes", root=tmp_path, limit=1)[0]
+    ids = trees.blocks(item.size_hw(), range(34))
+    np.testing.assert_array_equal(item.mask(), np.array(TRAIN_IDS)[ids])
+    labels = item.labels
+    assert len(labels.classes) == 19
+    named = {"road": (128, 64, 128), "sky": (70, 130, 180), "car": (0, 0, 142)}
+    assert {name: labels.colours[labels.classes.index(name)] for name in named} == named
+    assert [labels.classes[i] for i in (0, 8, 12, 18)] == ["road", "vegetation", "rider", "bicycle"]
+
+
+def test_cityscapes_train_ids_where_there_are_no_ids(tmp_path):
+    folder = trees.cityscapes(tmp_path, values=range(34))
+    fine = folder / "gtFine" / "val" / "frankfurt"
+    with_ids = [item.mask() for item in open_dataset("cityscapes", root=tmp_path, limit=9)]
+    for path, mask in zip(sorted(fine.glob("*labelIds.png")), with_ids, strict=True):
+        trees.grey_png(path.with_name(path.name.replace("Ids", "TrainIds")), mask)
+    first = fine / "frankfurt_000000_000019_gtFine_labelIds.png"
+    first.unlink()  # the other image still has both
+    data = open_dataset("cityscapes", root=tmp_path, limit=9)
+    assert [item.mask_path.name.rpartition("_")[2] for item in data] == [
+        "labelTrainIds.png", "labelIds.png",
+    ]  # fmt: skip
+    for item, expected in zip(data, with_ids, strict=True):
+        np.testing.assert_array_equal(item.mask(), expected)
+    shutil.copy(fine / "frankfurt_000000_000019_gtFine_labelTrainIds.png", first)  # misnamed
+    with pytest.raises(DataError, match="value 255, which is neither one of the 19"):
+        open_dataset("cityscapes", root=tmp_path, limit=9)[0].mask()
+
+
+def test_cityscapes_test_has_images_alone(tmp_path):
+    trees.cityscapes(tmp_path)
+    data = open_dataset("cityscapes", "test", root=tmp_path, limit=9)
+    assert data.kind == "images" and data.official == 1_525 and not data.classes
+    assert list(data.names) == ["berlin/berlin_000000_000019"]
+    assert not data[0].has_segments and not data[0].has_boxes
+    shutil.rmtree(tmp_path / "cityscapes" / "gtFine")
+    assert len(open_dataset("cityscapes", "test", root=tmp_path, limit=9)) == 1
+    with pytest.raises(DataError) as error:
+        open_dataset("cityscapes", "val", root=tmp_path, limit=9)
+    assert "2 images have no mask" in str(error.value) and "gtFine_trainval" in str(error.value)
+
+
+def test_cityscapes_in_folders_named_after_the_archives(tmp_path):
+    folder = trees.cityscapes(tmp_path)
+    for part in ("leftImg8bit", "gtFine"):
+        (folder / f"{part}_trainvaltest").mkdir()
+        (folder / part).rename(folder / f"{part}_trainvaltest" / part)
+    assert len(open_dataset("cityscapes", root=tmp_path, limit=9)[0].mask()) == 30
 
 
 def test_coco20k(tmp_path):
