@@ -97,6 +97,21 @@ def voc(root, year=2012, train=3, val=2):
     return folder
 
 
+def context(root, train=3, val=2, values=(0, 1, 59)):
+    folder = root / "VOCdevkit" / "VOC2010"
+    names = [f"2008_{i:06d}" for i in range(train + val)]
+    for i, name in enumerate(names):
+        photo(folder / "JPEGImages" / f"{name}.jpg", SIZES_HW[i % 3], i)
+        grey_png(
+            folder / "SegmentationClassContext" / f"{name}.png", blocks(SIZES_HW[i % 3], values)
+        )
+        voc_xml(folder / "Annotations" / f"{name}.xml", SIZES_HW[i % 3], [voc_object()])
+    lists = folder / "ImageSets" / "SegmentationContext"
+    write_lines(lists / "train.txt", names[:train])
+    write_lines(lists / "val.txt", names[train:])
+    return folder
+
+
 def voc07(root):
     return voc(root, 2007)
 

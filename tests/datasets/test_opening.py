@@ -16,6 +16,7 @@ from PIL import Image
 from skipbench import datasets
 from skipbench.datasets import open_dataset, source, without_empty
 from skipbench.datasets.common.layouts import palette
+from skipbench.datasets.voc import CLASSES as VOC_CLASSES
 from skipbench.datasets.voc import SOURCE as VOC2012
 from skipbench.datasets.voc import write_masks
 from skipbench.errors import DataError, UsageError
@@ -402,6 +403,59 @@ def test_cityscapes_in_folders_named_after_the_archives(tmp_path):
         (folder / f"{part}_trainvaltest").mkdir()
         (folder / part).rename(folder / f"{part}_trainvaltest" / part)
     assert len(open_dataset("cityscapes", root=tmp_path, limit=9)[0].mask()) == 30
+
+
+def test_context(tmp_path):
+    folder, size_hw = trees.context(tmp_path, val=1), (30, 120)
+    trees.photo(folder / "JPEGImages" / "2008_000003.jpg", size_hw)
+    values = trees.blocks(size_hw, range(60))
+    trees.grey_png(folder / "SegmentationClassContext" / "2008_000003.png", values)
+    with_background = open_dataset("context", root=tmp_path, limit=9, classes=60)
+    data = open_dataset("context", root=tmp_path, limit=9)
+    assert len(data.classes) == 59 and with_background.classes == ("background", *data.classes)
+    assert data.labels.colours == with_background.labels.colours[1:]
+    assert data.labels.colours[::58] == ((180, 120, 120), (31, 0, 255))
+    np.testing.assert_array_equal(with_background[0].mask(), values)  # nothing is ignored
+    np.testing.assert_array_equal(data[0].mask(), np.where(values == 0, 255, values - 1.0))
+    assert not data[0].has_boxes  # although there are VOC's
+    assert data.fingerprint() != with_background.fingerprint()
+    with pytest.raises(UsageError, match="59 or 60 classes"):
+        open_dataset("context", root=tmp_path, limit=9, classes=33)
+
+
+def test_names_of_context_are_those_of_the_converter():
+    """It sorts by the number among 459 labels, which are in alphabetical order."""
+    classes = source("context").labels(Path()).classes
+    assert list(classes) == sorted(classes)
+    assert set(VOC_CLASSES) - set(classes) == {"background", "diningtable"}
+    # Converted, 2008_000002.png has the values 0, 55 and 58: a monitor and a window.
+    assert (classes[55 - 1], classes[58 - 1]) == ("tvmonitor", "window")
+
+
+def test_context_masks_that_begin_at_zero_are_refused(tmp_path):
+    """0 to 58 and 255, as for detectron2: every class would be another."""
+    folder = trees.context(tmp_path, values=(0, 58, 255))
+    for classes in (59, 60):
+        with pytest.raises(DataError, match=f"value 255, .* one of the {classes} classes"):
+            open_dataset("context", root=tmp_path, limit=1, classes=classes)[0].mask()
+    shutil.rmtree(folder / "SegmentationClassContext")
+    shutil.rmtree(folder / "ImageSets" / "SegmentationContext")
+    with pytest.raises(DataError) as error:  # VOC2010 as downloaded
+        open_dataset("context", root=tmp_path)
+    assert "VOC2010 exists, but has another layout" in str(error.value)
+    assert "tools/dataset_converters/pascal_context.py" in str(error.value)
+
+
+def test_context_lists_are_nothing_to_edit(tmp_path):
+    folder = trees.context(tmp_path)
+    (folder / "JPEGImages" / "2008_000004.jpg").unlink()
+    with pytest.raises(DataError) as error:
+        open_dataset("context", root=tmp_path)
+    assert "only 1 of 5,104 images were found" in str(error.value)
+    assert "Missing: 2008_000004" in str(error.value) and "Take" not in str(error.value)
+    (folder / "ImageSets" / "SegmentationContext" / "val.txt").unlink()
+    with pytest.raises(DataError, match=r"list is missing: .*SegmentationContext/val\.txt"):
+        open_dataset("context", root=tmp_path)
 
 
 def test_coco20k(tmp_path):
