@@ -162,6 +162,10 @@ def cocostuff(root, train=3, val=2, values=(0, 12, 181, 255)):
     return folder
 
 
+def cocoobject(root):
+    return cocostuff(root)
+
+
 def coco_json(path, images, boxes):
     """images: (id, file name, size_hw); boxes: (image id, xywh, category, crowd)."""
     content = {

@@ -458,6 +458,53 @@ def test_context_lists_are_nothing_to_edit(tmp_path):
         open_dataset("context", root=tmp_path)
 
 
+# Values of stuffthingmaps up to 90 that do not occur.
+GAPS = (11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90)
+
+
+def test_cocoobject_is_made_of_cocostuff(tmp_path):
+    """As GroupViT converts it: objects from 1 without gaps; stuff and 255 are background."""
+    values = [v for v in (*range(182), 255) if v not in GAPS]
+    path = tmp_path / "coco" / "val2017" / "000000000139.jpg"
+    trees.photo(path, (30, 2 * len(values)))
+    masks = tmp_path / "coco" / "stuffthingmaps_trainval2017" / "val2017"
+    stored = trees.blocks((30, 2 * len(values)), values)
+    trees.grey_png(masks / "000000000139.png", stored)
+    objects = [v for v in range(91) if v not in GAPS]
+    expected = np.zeros(256, np.uint8)
+    expected[objects] = np.arange(1, 81)
+    [item] = open_dataset("cocoobject", root=tmp_path, limit=9)
+    np.testing.assert_array_equal(item.mask(), expected[stored])
+    assert len(item.labels.classes) == 81 and item.labels.ignored == frozenset()
+    assert [item.labels.classes[i] for i in (0, 1, 80)] == ["background", "person", "toothbrush"]
+    trees.grey_png(masks / "000000000139.png", trees.blocks((30, 2 * len(values)), [0, 11]))
+    with pytest.raises(DataError, match="value 11, which is neither one of the 81"):
+        item.mask()
+
+
+def test_cocoobject_reads_converted_masks(tmp_path):
+    """Beside COCO-Stuff's, or alone."""
+    trees.cocoobject(tmp_path)
+    masks = [item.mask() for item in open_dataset("cocoobject", root=tmp_path, limit=9)]
+    folder = tmp_path / "coco" / "stuffthingmaps_trainval2017" / "val2017"
+    for number, mask in enumerate(masks):
+        trees.grey_png(folder / f"{139 + number:012d}_instanceTrainIds.png", mask)
+    data = open_dataset("cocoobject", root=tmp_path, limit=9)
+    assert {item.mask_path.name for item in data} == {f"{name}.png" for name in data.names}
+    for name in data.names:
+        (folder / f"{name}.png").unlink()
+    data = open_dataset("cocoobject", root=tmp_path, limit=9)
+    for item, mask in zip(data, masks, strict=True):
+        assert item.mask_path.name == f"{item.name}_instanceTrainIds.png"
+        np.testing.assert_array_equal(item.mask(), mask)
+    with pytest.raises(DataError, match="2 images have no mask"):
+        open_dataset("cocostuff", root=tmp_path, limit=9)
+    # Another project writes all 171 classes of COCO-Stuff under this name.
+    trees.grey_png(data[0].mask_path, trees.blocks((30, 44), [0, 81]))
+    with pytest.raises(DataError, match="value 81"):
+        data[0].mask()
+
+
 def test_coco20k(tmp_path):
     from skipbench.datasets.coco20k import official_names
 
@@ -986,6 +1033,10 @@ class TestRealSlices:
         coarse = json.loads((meta / "cocostuff_fine182_to_coarse27.json").read_text())
         coarse = coarse["fine_index_to_coarse_index"]
         assert stuff.labels(Path(), 27).table == {int(k): v for k, v in coarse.items()}
+        content = json.loads((SHARED / "coco-mini/annotations/instances_val2017.json").read_text())
+        objects = sorted(content["categories"], key=lambda category: category["id"])
+        found = source("cocoobject").labels(Path()).classes
+        assert found == ("background", *(category["name"] for category in objects))
         from skipbench.datasets.coco20k import official_names
 
         assert VOC2012.train_aug() == (meta / "voc2012_train_aug.txt").read_text().split()
