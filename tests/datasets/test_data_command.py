@@ -383,6 +383,17 @@ def test_verify_says_how_to_download_what_is_missing(cli, tmp_path):
     assert "skipbench data download voc --split train --split val --split trainval" in shown.stderr
 
 
+def test_verify_says_what_to_download_by_hand(cli, tmp_path):
+    trees.cityscapes(tmp_path / "data", test=0)
+    shown = cli("data", "verify", "cityscapes")
+    assert shown.exit_code == 4 and "test: not found" in shown.stdout
+    assert "Download what is missing: leftImg8bit_trainvaltest.zip and" in shown.stderr
+    with pytest.raises(DataError, match=r"2 of 500 images.*\nDownload the rest \(leftImg8bit_"):
+        open_dataset("cityscapes")
+    with pytest.raises(DataError, match=r"Cityscapes \(cityscapes\) was not found(?s:.*)gtFine_t"):
+        open_dataset("cityscapes", root=tmp_path / "nowhere")
+
+
 def test_images_that_are_missing_are_one_cause(tmp_path):
     """Those that the list names, and the number that they make, are not told twice."""
     trees.coco20k(tmp_path)
@@ -477,7 +488,8 @@ def test_what_each_split_needs():
 
     assert files("voc", "train", "val") == ["VOCtrainval_11-May-2012.tar"]
     assert files("voc", "train_aug") == ["VOCtrainval_11-May-2012.tar", "benchmark.tgz"]
-    assert files("cocostuff", "val") == ["val2017.zip", "stuffthingmaps_trainval2017.zip"]
+    for name in ("cocostuff", "cocoobject"):
+        assert files(name, "val") == ["val2017.zip", "stuffthingmaps_trainval2017.zip"]
     assert files("coco20k", "train") == ["train2014.zip", "annotations_trainval2014.zip"]
 
 
@@ -488,6 +500,8 @@ def test_nothing_to_fetch(cli):
         ("ecssd", "www.cse.cuhk.edu.hk"),
         ("duts", "saliencydetection.net/duts"),
         ("dutomron", "saliencydetection.net/dut-omron"),
+        ("cityscapes", "leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip from www.city"),
+        ("context", "VOCtrainval_03-May-2010.tar from host.robots.ox.ac.uk"),
     ):
         shown = cli("data", "download", name)
         assert shown.exit_code == 2 and where in shown.stderr
