@@ -37,7 +37,7 @@ ALLOWED = {
     "settings": MODELS | {"features"},
     "pipeline": LINE,
     "evaluations": LINE | {"metrics", "drawing", "console"},
-    "results": BASE | {"metrics", "drawing", "console", "settings", "record_store"}
+    "results": BASE | {"metrics", "datasets", "drawing", "console", "settings", "record_store"}
     | {"evaluations", "pipeline"},
     "suites": LINE | {"evaluations"},
     "calls": LINE | {"evaluations"},

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -96,6 +97,25 @@ def voc(root, year=2012, train=3, val=2):
     return folder
 
 
+def context(root, train=3, val=2, values=(0, 1, 59)):
+    folder = root / "VOCdevkit" / "VOC2010"
+    names = [f"2008_{i:06d}" for i in range(train + val)]
+    for i, name in enumerate(names):
+        photo(folder / "JPEGImages" / f"{name}.jpg", SIZES_HW[i % 3], i)
+        grey_png(
+            folder / "SegmentationClassContext" / f"{name}.png", blocks(SIZES_HW[i % 3], values)
+        )
+        voc_xml(folder / "Annotations" / f"{name}.xml", SIZES_HW[i % 3], [voc_object()])
+    lists = folder / "ImageSets" / "SegmentationContext"
+    write_lines(lists / "train.txt", names[:train])
+    write_lines(lists / "val.txt", names[train:])
+    return folder
+
+
+def voc07(root):
+    return voc(root, 2007)
+
+
 def whole_voc07_val(root):
     """As many images as the official split has: 213, all alike."""
     folder = voc(root, 2007)
@@ -117,6 +137,20 @@ def ade20k(root, train=3, val=2):
     return folder
 
 
+def cityscapes(root, train=3, val=2, test=1, values=(0, 7, 33)):
+    folder = root / "cityscapes"
+    for split, city, count in (
+        ("train", "aachen", train), ("val", "frankfurt", val), ("test", "berlin", test),
+    ):  # fmt: skip
+        for i in range(count):
+            name, size_hw = f"{city}/{city}_{i:06d}_000019", SIZES_HW[i % 3]
+            photo(folder / "leftImg8bit" / split / f"{name}_leftImg8bit.png", size_hw, i)
+            mask = folder / "gtFine" / split / f"{name}_gtFine_labelIds.png"
+            grey_png(mask, blocks(size_hw, values if split != "test" else [0, 1]))
+            grey_png(Path(f"{mask}".replace("label", "instance")), blocks(size_hw, [0, 9]))
+    return folder
+
+
 def cocostuff(root, train=3, val=2, values=(0, 12, 181, 255)):
     folder = root / "coco"
     for part, count in (("train2017", train), ("val2017", val)):
@@ -126,6 +160,10 @@ def cocostuff(root, train=3, val=2, values=(0, 12, 181, 255)):
             mask = folder / "stuffthingmaps_trainval2017" / part / f"{name}.png"
             grey_png(mask, blocks(size_hw, values))
     return folder
+
+
+def cocoobject(root):
+    return cocostuff(root)
 
 
 def coco_json(path, images, boxes):
@@ -232,6 +270,10 @@ def dutomron(root):
     return folder
 
 
+def folder(root):
+    return own_folder(root)
+
+
 def own_folder(root, splits=("train", "val"), count=2):
     folder = root / "mine"
     for split in splits:
@@ -241,3 +283,7 @@ def own_folder(root, splits=("train", "val"), count=2):
             grey_png(folder / "masks" / split / f"p{i}.png", blocks(size_hw, [0, 1, 2, 255]))
     write_lines(folder / "classes.txt", ["nothing", "cat", "dog"])
     return folder
+
+
+def shapes(root):
+    """They need no files."""

@@ -89,7 +89,8 @@ def list_(settings: RootSettings, as_json: bool) -> None:
     for row in rows:
         where = shown(row["where"]) if row["found"] else "[dim]not found[/dim]"
         console.print(f"[bold]{row['name']:<13}[/bold]{row['title']}: {where}")
-        console.print(" " * 13 + " · ".join(map(_count, row["splits"].items())))
+        facts = [*map(_count, row["splits"].items()), row["classes"]]
+        console.print(" " * 13 + " · ".join(filter(None, facts)))
     console.print("[bold]folder:PATH[/bold]  your own images; see `skipbench data verify --help`")
     roots = data_roots(settings.data_root)
     searched = ", ".join(f"{r}" if is_folder(r) else f"{r} (no such folder)" for r in roots)
@@ -112,6 +113,7 @@ def _row(name: str, root: str | None) -> dict[str, Any]:
         "found": found.folder is not None,
         "where": where if kind.on_disk else "drawn by the package",
         "splits": counts,
+        "classes": kind.known_classes(),
     }
 
 
@@ -148,7 +150,7 @@ def verify(settings: VerifySettings, as_json: bool) -> None:
     (image,xmin,ymin,xmax,ymax) or a COCO .json, or both. Splits are sub-folders (images/train/,
     masks/train/) or lists (PATH/train.txt).
     """
-    from skipbench.datasets import download_command, source
+    from skipbench.datasets import how_to_download
     from skipbench.datasets.common.verify import verify as verify_dataset
 
     name = settings.name
@@ -166,9 +168,9 @@ def verify(settings: VerifySettings, as_json: bool) -> None:
         }
         found = "; ".join(f"{what}: {', '.join(which)}" for what, which in wrong.items() if which)
         advice = ""
-        if source(name).archives and (lacking := wrong["incomplete"]):
-            command = download_command(name, settings.data_root, *lacking)
-            advice = f"\nDownload what is missing: {command}"
+        lacking = wrong["incomplete"]
+        if lacking and (download := how_to_download(name, settings.data_root, *lacking)):
+            advice = f"\nDownload what is missing: {download}"
         raise DataError(f"{name}: {found or 'no images found'}{advice}")
 
 
@@ -226,7 +228,10 @@ def download(settings: DownloadSettings) -> None:
     name, data_root = settings.name, settings.data_root
     kind = source(name)
     if not kind.archives:
-        raise UsageError(f"{name} ({kind.title}) has no archives to download: {kind.licence}")
+        by_hand = f"\nDownload {kind.manual_download}" if kind.manual_download else ""
+        raise UsageError(
+            f"{name} ({kind.title}) has no archives to download: {kind.licence}{by_hand}"
+        )
     wanted = [find_split(name, kind.splits, s) for s in settings.split] or [
         s for s, part in kind.splits.items() if not part.extra
     ]

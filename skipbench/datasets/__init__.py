@@ -31,17 +31,6 @@ log = logging.getLogger("skipbench")
 
 AnItem = TypeVar("AnItem", bound=ImageItem)
 
-# Other common names, for suggestions only.
-ALSO = {
-    "voc": "voc12 voc2012 pascal",
-    "voc07": "voc2007",
-    "ade20k": "ade ade150",
-    "cocostuff": "coco-stuff coco_stuff stuff",
-    "coco": "coco2017",
-    "duts": "duts-te",
-    "dutomron": "dut-omron dut omron",
-}
-
 
 def names() -> tuple[str, ...]:
     files = Path(__file__).parent.glob("*.py")
@@ -62,13 +51,24 @@ def source(name: str) -> Source:
         raise UsageError("give the folder, as folder:PATH")
     if stem not in names() or (":" in name and stem != "folder"):
         word = name.lower()
-        meant = next((known for known, also in ALSO.items() if word in also.split()), word)
+        meant = next((n for n in names() if word in _source(n).also.split()), word)
         near = did_you_mean(meant, names())
         if is_folder(name):
             near = f" For your own images: folder:{name}."
         raise UsageError(f"no data set {name!r}.{near} Known: {', '.join(names())}")
-    found: Source = import_module(f"skipbench.datasets.{stem}").SOURCE
+    return _source(stem)
+
+
+def _source(name: str) -> Source:
+    found: Source = import_module(f"skipbench.datasets.{name}").SOURCE
     return found
+
+
+def short_name(name: str) -> str:
+    """For tables: "VOC2012". The name itself if there is no such data set here."""
+    if name == "folder" or name not in names():
+        return name
+    return _source(name).short or _source(name).title
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,8 @@ def find_folder(name: str, root: str | Path | None = None) -> Path:
         raise DataError(f"{folder} {what} Expected layout:\n{kind.tree}")
     near = [r / p for r in found.roots for p in kind.places if is_folder(r / p)]
     almost = f"\n{near[0]} exists, but has another layout.{_links(near[0])}" if near else ""
-    fetch = f", or download it: {download_command(name, root)}" if kind.archives else ""
+    how = how_to_download(name, root)
+    fetch = f", or download it: {how}" if how else ""
     below = f"/{{{', '.join(kind.places)}}} and itself"
     searched = (f"  {r}{below if is_folder(r) else ' (no such folder)'}\n" for r in found.roots)
     raise DataError(
@@ -138,6 +139,12 @@ def download_command(name: str, root: str | Path | None, *splits: str) -> str:
     parts = [part for split in splits for part in ("--split", split)]
     where = ["--data-root", str(root)] if root else []
     return shlex.join(["skipbench", "data", "download", name, *parts, *where])
+
+
+def how_to_download(name: str, root: str | Path | None, *splits: str) -> str:
+    """The command, or what to download by hand."""
+    kind = source(name)
+    return download_command(name, root, *splits) if kind.archives else kind.manual_download
 
 
 def find_split(name: str, splits: Iterable[str], asked: str | None) -> str:
@@ -196,8 +203,8 @@ def open_dataset(
         official=official,
         partial=bool(listing.absent) or official not in (None, len(listing)),
     )
-    command = download_command(name, root, split) if kind.archives else ""
-    _check_count(dataset, listing, command, whole=limit is sample is None)
+    download = how_to_download(name, root, split)
+    _check_count(dataset, listing, download, whole=limit is sample is None)
     for most in (train_images, sample):
         if most is not None and most >= len(dataset):
             log.info("%s %s has %d images; using all of them", name, split, len(dataset))
@@ -207,7 +214,7 @@ def open_dataset(
     if train_images is not None and part.chosen:
         flag, counts = "--limit" if limit else "--sample", (len(part), len(dataset))
         log.info("%s applies to training images, too: %d of %d are used", flag, *counts)
-    _check_labels(part, listing, command)
+    _check_labels(part, listing, download)
     return without_bad(part, skip_bad) if skip_bad else part
 
 
@@ -219,16 +226,16 @@ def _part(dataset: Dataset, limit: int | None, sample: int | None, seed: int) ->
     return dataset
 
 
-def _check_count(dataset: Dataset, listing: Listing, command: str, *, whole: bool) -> None:
-    """command: downloads the data set; whole: neither `--limit` nor `--sample` was given."""
+def _check_count(dataset: Dataset, listing: Listing, download: str, *, whole: bool) -> None:
+    """download: how; whole: neither `--limit` nor `--sample` was given."""
     what, found = f"{dataset.name} {dataset.split}", len(dataset)
     if found == 0:
         raise DataError(f"{what}: {listing.why_empty} ({dataset.folder})")
     wanted = dataset.official or found + len(listing.absent)
     if whole and found < wanted:
         first = f" Missing: {some_of(listing.absent, 3)}." if listing.absent else ""
-        remedy = f"Download the rest ({command})" if command else "Download the rest"
-        if listing.listed and not command:
+        remedy = f"Download the rest ({download})" if download else "Download the rest"
+        if listing.listed and not download:
             remedy = f"Take the missing names out of {dataset.folder}/{dataset.split}.txt"
         raise DataError(
             f"{what}: only {found:,} of {wanted:,} images were found ({dataset.folder}).{first}\n"
@@ -239,7 +246,7 @@ def _check_count(dataset: Dataset, listing: Listing, command: str, *, whole: boo
         log.warning(f"{what}: {found:,} of {wanted:,} images; marked as partial")
 
 
-def _check_labels(dataset: Dataset, listing: Listing, command: str) -> None:
+def _check_labels(dataset: Dataset, listing: Listing, download: str) -> None:
     """Every image that is used has its mask (or XML): checked now, not after an hour."""
     lacking = [n for n in dataset.names if n in listing.without_label]
     if lacking:
@@ -249,7 +256,7 @@ def _check_labels(dataset: Dataset, listing: Listing, command: str) -> None:
         count = count_of(len(lacking), "image has", "images have")
         raise DataError(
             f"{dataset.name} {dataset.split}: {count} no {what}; the first: {item.path}{where}"
-            + (f"\nDownload what is missing: {command}" if command else "")
+            + (f"\nDownload what is missing: {download}" if download else "")
         )
 
 

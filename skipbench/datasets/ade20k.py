@@ -10,6 +10,7 @@ from skipbench.records import Archive
 
 class Ade20k(Source):
     title = "ADE20K"
+    also = "ade ade150"
     licence = "images for non-commercial research and education; annotations BSD 3-clause"
     places = (
         "ADEChallengeData2016",

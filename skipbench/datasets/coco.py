@@ -57,7 +57,8 @@ ANNOTATIONS_2017 = annotation_archive(
 
 
 class Coco(Source):
-    title = "COCO 2017"
+    title, short = "COCO 2017", "COCO"
+    also = "coco2017"
     licence = COCO_LICENCE
     places = COCO_PLACES
     tree = (

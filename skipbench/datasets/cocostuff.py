@@ -12,7 +12,8 @@ from skipbench.records import Archive
 
 
 class CocoStuff(Source):
-    title = "COCO-Stuff"
+    title, short = "COCO-Stuff", "COCOStuff"
+    also = "coco-stuff coco_stuff stuff"
     licence = COCO_LICENCE
     places = ("cocostuff", "coco_stuff164k", "COCO-Stuff", *COCO_PLACES)
     tree = (
@@ -24,7 +25,7 @@ class CocoStuff(Source):
         "      val2017/               000000000139.png …"
     )
     splits = {"train": Split(118_287, "masks"), "val": Split(5_000, "masks")}
-    class_sets = (171, 27)
+    class_sets: tuple[int, ...] = (171, 27)
     archives = (
         TRAIN_2017,
         VAL_2017,

@@ -4,6 +4,7 @@ from skipbench.datasets.common.layouts import Part, Saliency
 
 SOURCE = Saliency(
     title="DUT-OMRON",
+    also="dut-omron dut omron",
     licence="no licence is stated, for research; saliencydetection.net/dut-omron",
     places=("DUT-OMRON", "DUT_OMRON", "DUTOMRON", "dut-omron", "dutomron", "DUTS-OMRON"),
     tree=(

@@ -7,6 +7,7 @@ from skipbench.datasets.common.layouts import Part, Saliency
 
 SOURCE = Saliency(
     title="DUTS",
+    also="duts-te",
     licence="all rights reserved by its authors, for research; saliencydetection.net/duts",
     places=("DUTS", "duts", "DUTS_Test"),
     tree=(

@@ -325,7 +325,7 @@ def _mask(split: str, index: int) -> np.ndarray:
 
 
 class Shapes(Source):
-    title = "textured shapes"
+    title, short = "textured shapes", "shapes"
     licence = "made by this package"
     places = ()
     tree = "  (no files)"

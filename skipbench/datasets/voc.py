@@ -29,16 +29,21 @@ LABELS = Labels(tuple(CLASSES), palette(len(CLASSES)), {i: i for i in range(len(
 
 
 class Devkit(Source):
+    with_boxes = True
     licence = "images under Flickr's terms of use, for research; host.robots.ox.ac.uk/pascal/VOC"
 
     def __init__(
-        self, year: int, splits: Mapping[str, Split], archives: tuple[Archive, ...]
+        self,
+        year: int,
+        splits: Mapping[str, Split],
+        archives: tuple[Archive, ...] = (),
+        also: str = "",
     ) -> None:
         folder = f"VOC{year}"
         example = "000032" if year == 2007 else "2007_000032"
         self.year = year
-        self.title = f"PASCAL VOC{year}"
-        self.splits, self.archives = splits, archives
+        self.title, self.short = f"PASCAL VOC{year}", f"VOC{year}"
+        self.splits, self.archives, self.also = splits, archives, also
         parents = ("VOCdevkit/", "", "voc/VOCdevkit/", "VOC/VOCdevkit/", "pascal/VOCdevkit/")
         self.places = tuple(f"{parent}{folder}" for parent in parents)
         self.tree = (
@@ -63,7 +68,7 @@ class Devkit(Source):
         images, annotations = folder / "JPEGImages", folder / "Annotations"
         masks = self.mask_folder(folder, split)
         labelled = stems(masks, ".png") if masks else stems(annotations, ".xml")
-        with_xml = annotations.is_dir()
+        with_xml = self.with_boxes and annotations.is_dir()
 
         def make(name: str) -> Item:
             xml = annotations / f"{name}.xml"
@@ -224,6 +229,7 @@ def _read_mat(path: Path) -> np.ndarray:
 
 SOURCE = Voc2012(
     year=2012,
+    also="voc12 voc2012 pascal",
     splits={
         "train": Split(1_464, "masks"),
         "val": Split(1_449, "masks"),

@@ -6,6 +6,7 @@ from skipbench.records import Archive
 
 SOURCE = Devkit(
     year=2007,
+    also="voc2007",
     splits={
         "train": Split(209, "masks"),
         "val": Split(213, "masks"),

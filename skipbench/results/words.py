@@ -2,20 +2,22 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
+from skipbench.datasets import short_name
 from skipbench.evaluations import evaluations
 
 DASH = "–"
 VARIANTS = ("skip", "skipless")
-DATASETS = {
-    "voc": "VOC2012", "cocostuff": "COCOStuff", "ade20k": "ADE20K", "coco20k": "COCO20k",
-    "voc07": "VOC2007", "coco": "COCO", "ecssd": "ECSSD", "duts": "DUTS", "dutomron": "DUT-OMRON",
-}  # fmt: skip
+# Order of data sets: the paper's, then saliency; others follow by name.
+DATASETS = "voc cocostuff ade20k coco20k voc07 coco ecssd duts dutomron".split()
+
+_short_name = cache(short_name)
 
 
 def dataset_name(name: Any) -> str:
-    return DATASETS.get(str(name), str(name))
+    return _short_name(str(name))
 
 
 def features_name(features: Any) -> str:
@@ -77,7 +79,7 @@ def prose(value: Any) -> str:
 def in_order(facts: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
     """A sort key: known values first, in the paper's order; then by name."""
     known: dict[str, Sequence[Any]] = {
-        "dataset": list(DATASETS),
+        "dataset": DATASETS,
         "features": ["single", "multiscale"],
         "evaluation": list(evaluations()),
         "method": [method for one in evaluations().values() for method in one.methods],

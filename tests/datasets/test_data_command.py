@@ -18,6 +18,7 @@ import trees
 from conftest import clean_environment, command
 from PIL import Image
 
+from skipbench import datasets
 from skipbench.datasets import open_dataset, source
 from skipbench.datasets.common.verify import SAMPLE, verify
 from skipbench.errors import DataError, ResourceError, UsageError
@@ -52,6 +53,7 @@ def test_list_json(cli, tmp_path):
     rows = json.loads(cli("data", "list", "--data-root", tmp_path / "x", "--json").stdout)
     by_name = {row["name"]: row for row in rows}
     assert by_name["ade20k"]["found"] and not by_name["voc"]["found"]
+    assert by_name["cocostuff"]["classes"] == "171 or 27 classes" and not by_name["voc"]["classes"]
     splits = by_name["ade20k"]["splits"]
     assert splits["val"] == {"images": 2, "official": 2000, "labels": "masks"}
 
@@ -303,13 +305,10 @@ def test_unknown_things(tmp_path, cli):
 # -- show
 
 
-@pytest.mark.parametrize("name", ["voc", "coco20k", "coco", "ecssd", "shapes", "folder"])
+@pytest.mark.parametrize("name", datasets.names())
 def test_show(tmp_path, cli, name):
-    made = ("voc", "coco20k", "coco", "ecssd")
-    make = getattr(trees, name) if name in made else None
-    spec = f"folder:{trees.own_folder(tmp_path)}" if name == "folder" else name
-    if make:
-        make(tmp_path / "data")
+    folder = getattr(trees, name)(tmp_path / "data")
+    spec = f"folder:{folder}" if name == "folder" else name
     shown = cli("data", "show", spec, "--out", tmp_path / "new" / "x.png", "--limit", 3)
     assert shown.exit_code == 0, shown.output
     picture = np.asarray(Image.open(tmp_path / "new" / "x.png").convert("RGB"))
@@ -382,6 +381,17 @@ def test_verify_says_how_to_download_what_is_missing(cli, tmp_path):
     shown = cli("data", "verify", "voc")
     assert shown.exit_code == 4
     assert "skipbench data download voc --split train --split val --split trainval" in shown.stderr
+
+
+def test_verify_says_what_to_download_by_hand(cli, tmp_path):
+    trees.cityscapes(tmp_path / "data", test=0)
+    shown = cli("data", "verify", "cityscapes")
+    assert shown.exit_code == 4 and "test: not found" in shown.stdout
+    assert "Download what is missing: leftImg8bit_trainvaltest.zip and" in shown.stderr
+    with pytest.raises(DataError, match=r"2 of 500 images.*\nDownload the rest \(leftImg8bit_"):
+        open_dataset("cityscapes")
+    with pytest.raises(DataError, match=r"Cityscapes \(cityscapes\) was not found(?s:.*)gtFine_t"):
+        open_dataset("cityscapes", root=tmp_path / "nowhere")
 
 
 def test_images_that_are_missing_are_one_cause(tmp_path):
@@ -478,7 +488,8 @@ def test_what_each_split_needs():
 
     assert files("voc", "train", "val") == ["VOCtrainval_11-May-2012.tar"]
     assert files("voc", "train_aug") == ["VOCtrainval_11-May-2012.tar", "benchmark.tgz"]
-    assert files("cocostuff", "val") == ["val2017.zip", "stuffthingmaps_trainval2017.zip"]
+    for name in ("cocostuff", "cocoobject"):
+        assert files(name, "val") == ["val2017.zip", "stuffthingmaps_trainval2017.zip"]
     assert files("coco20k", "train") == ["train2014.zip", "annotations_trainval2014.zip"]
 
 
@@ -489,6 +500,8 @@ def test_nothing_to_fetch(cli):
         ("ecssd", "www.cse.cuhk.edu.hk"),
         ("duts", "saliencydetection.net/duts"),
         ("dutomron", "saliencydetection.net/dut-omron"),
+        ("cityscapes", "leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip from www.city"),
+        ("context", "VOCtrainval_03-May-2010.tar from host.robots.ox.ac.uk"),
     ):
         shown = cli("data", "download", name)
         assert shown.exit_code == 2 and where in shown.stderr

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,24 +16,12 @@ from PIL import Image
 from skipbench import datasets
 from skipbench.datasets import open_dataset, source, without_empty
 from skipbench.datasets.common.layouts import palette
+from skipbench.datasets.voc import CLASSES as VOC_CLASSES
 from skipbench.datasets.voc import SOURCE as VOC2012
 from skipbench.datasets.voc import write_masks
 from skipbench.errors import DataError, UsageError
 
-TREES = {
-    "voc": trees.voc,
-    "voc07": lambda root: trees.voc(root, 2007),
-    "ade20k": trees.ade20k,
-    "cocostuff": trees.cocostuff,
-    "coco20k": trees.coco20k,
-    "coco": trees.coco,
-    "ecssd": trees.ecssd,
-    "duts": trees.duts,
-    "dutomron": trees.dutomron,
-    "folder": trees.own_folder,
-    "shapes": lambda root: None,
-}
-SPLITS = {"coco20k": "train", "ecssd": "test", "duts": "test", "dutomron": "test"}
+TREES = {name: getattr(trees, name, None) for name in datasets.names()}
 SALIENCY = ("ecssd", "duts", "dutomron")
 
 
@@ -43,15 +32,14 @@ def opened(name, tmp_path, **options):
     """A split of the tiny tree, taken as it is."""
     folder = TREES[name](tmp_path)
     full_name = f"folder:{folder}" if name == "folder" else name
-    options = {"limit": 1000, "split": SPLITS.get(name, "val")} | options
-    return open_dataset(full_name, root=tmp_path, **options)
+    return open_dataset(full_name, root=tmp_path, **({"limit": 1000} | options))
 
 
 # -- the contract, for every file in the folder
 
 
 def test_every_file_has_a_tree_here():
-    assert set(TREES) == set(datasets.names())
+    assert all(TREES.values()), "add a function with the data set's name to tests/trees.py"
 
 
 def test_importing_the_package_imports_none_of_them():
@@ -63,12 +51,25 @@ def test_importing_the_package_imports_none_of_them():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_names_are_told_apart():
+    kinds = [source("folder:x" if name == "folder" else name) for name in TREES]
+    others = [word for kind in kinds for word in kind.also.split()]
+    assert len({*TREES, *others}) == len(TREES) + len(others)
+    shown = [kind.short or kind.title for kind in kinds]
+    assert len(set(shown)) == len(kinds)
+    for name, short in (("voc", "VOC2012"), ("ecssd", "ECSSD"), ("folder:x", "folder:x")):
+        assert datasets.short_name(name) == short
+    for name in ("not here", "folder", ""):  # in records of other versions
+        assert datasets.short_name(name) == name
+
+
 @pytest.mark.parametrize("name", TREES)
 class TestContract:
     def test_describes_itself(self, name):
         kind = source("folder:x" if name == "folder" else name)
         assert kind.title and kind.licence and kind.tree
         assert kind.on_disk == (name != "shapes")
+        assert not kind.class_sets or len(kind.labels(Path()).classes) == kind.class_sets[0]
         for split in kind.splits.values():
             assert split.images > 0 and split.labels in ("masks", "boxes", "images")
         for archive in kind.archives:
@@ -344,6 +345,164 @@ def test_cocostuff_other_layouts(tmp_path, images, masks):
     data = open_dataset("cocostuff", root=tmp_path, limit=9)
     assert list(data.names) == ["000000000139"]
     assert set(np.unique(data[0].mask())) == {0, 170}
+
+
+# From id to train id, as in the table of cityscapesScripts: ids 0 to 33 in order.
+TRAIN_IDS = [int(i) for i in """
+    255 255 255 255 255 255 255 0 1 255 255 2 3 4 255 255 255 5 255 6 7 8 9 10 11 12 13 14 15 255
+    255 16 17 18""".split()]  # fmt: skip
+
+
+def test_cityscapes_ids_become_train_ids(tmp_path):
+    trees.cityscapes(tmp_path, values=range(34))
+    item = open_dataset("cityscapes", root=tmp_path, limit=1)[0]
+    ids = trees.blocks(item.size_hw(), range(34))
+    np.testing.assert_array_equal(item.mask(), np.array(TRAIN_IDS)[ids])
+    labels = item.labels
+    assert len(labels.classes) == 19
+    named = {"road": (128, 64, 128), "sky": (70, 130, 180), "car": (0, 0, 142)}
+    assert {name: labels.colours[labels.classes.index(name)] for name in named} == named
+    assert [labels.classes[i] for i in (0, 8, 12, 18)] == ["road", "vegetation", "rider", "bicycle"]
+
+
+def test_cityscapes_train_ids_where_there_are_no_ids(tmp_path):
+    folder = trees.cityscapes(tmp_path, values=range(34))
+    fine = folder / "gtFine" / "val" / "frankfurt"
+    with_ids = [item.mask() for item in open_dataset("cityscapes", root=tmp_path, limit=9)]
+    for path, mask in zip(sorted(fine.glob("*labelIds.png")), with_ids, strict=True):
+        trees.grey_png(path.with_name(path.name.replace("Ids", "TrainIds")), mask)
+    first = fine / "frankfurt_000000_000019_gtFine_labelIds.png"
+    first.unlink()  # the other image still has both
+    data = open_dataset("cityscapes", root=tmp_path, limit=9)
+    assert [item.mask_path.name.rpartition("_")[2] for item in data] == [
+        "labelTrainIds.png", "labelIds.png",
+    ]  # fmt: skip
+    for item, expected in zip(data, with_ids, strict=True):
+        np.testing.assert_array_equal(item.mask(), expected)
+    shutil.copy(fine / "frankfurt_000000_000019_gtFine_labelTrainIds.png", first)  # misnamed
+    with pytest.raises(DataError, match="value 255, which is neither one of the 19"):
+        open_dataset("cityscapes", root=tmp_path, limit=9)[0].mask()
+
+
+def test_cityscapes_test_has_images_alone(tmp_path):
+    trees.cityscapes(tmp_path)
+    data = open_dataset("cityscapes", "test", root=tmp_path, limit=9)
+    assert data.kind == "images" and data.official == 1_525 and not data.classes
+    assert list(data.names) == ["berlin/berlin_000000_000019"]
+    assert not data[0].has_segments and not data[0].has_boxes
+    shutil.rmtree(tmp_path / "cityscapes" / "gtFine")
+    assert len(open_dataset("cityscapes", "test", root=tmp_path, limit=9)) == 1
+    with pytest.raises(DataError) as error:
+        open_dataset("cityscapes", "val", root=tmp_path, limit=9)
+    assert "2 images have no mask" in str(error.value) and "gtFine_trainval" in str(error.value)
+
+
+def test_cityscapes_in_folders_named_after_the_archives(tmp_path):
+    folder = trees.cityscapes(tmp_path)
+    for part in ("leftImg8bit", "gtFine"):
+        (folder / f"{part}_trainvaltest").mkdir()
+        (folder / part).rename(folder / f"{part}_trainvaltest" / part)
+    assert len(open_dataset("cityscapes", root=tmp_path, limit=9)[0].mask()) == 30
+
+
+def test_context(tmp_path):
+    folder, size_hw = trees.context(tmp_path, val=1), (30, 120)
+    trees.photo(folder / "JPEGImages" / "2008_000003.jpg", size_hw)
+    values = trees.blocks(size_hw, range(60))
+    trees.grey_png(folder / "SegmentationClassContext" / "2008_000003.png", values)
+    with_background = open_dataset("context", root=tmp_path, limit=9, classes=60)
+    data = open_dataset("context", root=tmp_path, limit=9)
+    assert len(data.classes) == 59 and with_background.classes == ("background", *data.classes)
+    assert data.labels.colours == with_background.labels.colours[1:]
+    assert data.labels.colours[::58] == ((180, 120, 120), (31, 0, 255))
+    np.testing.assert_array_equal(with_background[0].mask(), values)  # nothing is ignored
+    np.testing.assert_array_equal(data[0].mask(), np.where(values == 0, 255, values - 1.0))
+    assert not data[0].has_boxes  # although there are VOC's
+    assert data.fingerprint() != with_background.fingerprint()
+    with pytest.raises(UsageError, match="59 or 60 classes"):
+        open_dataset("context", root=tmp_path, limit=9, classes=33)
+
+
+def test_names_of_context_are_those_of_the_converter():
+    """It sorts by the number among 459 labels, which are in alphabetical order."""
+    classes = source("context").labels(Path()).classes
+    assert list(classes) == sorted(classes)
+    assert set(VOC_CLASSES) - set(classes) == {"background", "diningtable"}
+    # Converted, 2008_000002.png has the values 0, 55 and 58: a monitor and a window.
+    assert (classes[55 - 1], classes[58 - 1]) == ("tvmonitor", "window")
+
+
+def test_context_masks_that_begin_at_zero_are_refused(tmp_path):
+    """0 to 58 and 255, as for detectron2: every class would be another."""
+    folder = trees.context(tmp_path, values=(0, 58, 255))
+    for classes in (59, 60):
+        with pytest.raises(DataError, match=f"value 255, .* one of the {classes} classes"):
+            open_dataset("context", root=tmp_path, limit=1, classes=classes)[0].mask()
+    shutil.rmtree(folder / "SegmentationClassContext")
+    shutil.rmtree(folder / "ImageSets" / "SegmentationContext")
+    with pytest.raises(DataError) as error:  # VOC2010 as downloaded
+        open_dataset("context", root=tmp_path)
+    assert "VOC2010 exists, but has another layout" in str(error.value)
+    assert "tools/dataset_converters/pascal_context.py" in str(error.value)
+
+
+def test_context_lists_are_nothing_to_edit(tmp_path):
+    folder = trees.context(tmp_path)
+    (folder / "JPEGImages" / "2008_000004.jpg").unlink()
+    with pytest.raises(DataError) as error:
+        open_dataset("context", root=tmp_path)
+    assert "only 1 of 5,104 images were found" in str(error.value)
+    assert "Missing: 2008_000004" in str(error.value) and "Take" not in str(error.value)
+    (folder / "ImageSets" / "SegmentationContext" / "val.txt").unlink()
+    with pytest.raises(DataError, match=r"list is missing: .*SegmentationContext/val\.txt"):
+        open_dataset("context", root=tmp_path)
+
+
+# Values of stuffthingmaps up to 90 that do not occur.
+GAPS = (11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90)
+
+
+def test_cocoobject_is_made_of_cocostuff(tmp_path):
+    """As GroupViT converts it: objects from 1 without gaps; stuff and 255 are background."""
+    values = [v for v in (*range(182), 255) if v not in GAPS]
+    path = tmp_path / "coco" / "val2017" / "000000000139.jpg"
+    trees.photo(path, (30, 2 * len(values)))
+    masks = tmp_path / "coco" / "stuffthingmaps_trainval2017" / "val2017"
+    stored = trees.blocks((30, 2 * len(values)), values)
+    trees.grey_png(masks / "000000000139.png", stored)
+    objects = [v for v in range(91) if v not in GAPS]
+    expected = np.zeros(256, np.uint8)
+    expected[objects] = np.arange(1, 81)
+    [item] = open_dataset("cocoobject", root=tmp_path, limit=9)
+    np.testing.assert_array_equal(item.mask(), expected[stored])
+    assert len(item.labels.classes) == 81 and item.labels.ignored == frozenset()
+    assert [item.labels.classes[i] for i in (0, 1, 80)] == ["background", "person", "toothbrush"]
+    trees.grey_png(masks / "000000000139.png", trees.blocks((30, 2 * len(values)), [0, 11]))
+    with pytest.raises(DataError, match="value 11, which is neither one of the 81"):
+        item.mask()
+
+
+def test_cocoobject_reads_converted_masks(tmp_path):
+    """Beside COCO-Stuff's, or alone."""
+    trees.cocoobject(tmp_path)
+    masks = [item.mask() for item in open_dataset("cocoobject", root=tmp_path, limit=9)]
+    folder = tmp_path / "coco" / "stuffthingmaps_trainval2017" / "val2017"
+    for number, mask in enumerate(masks):
+        trees.grey_png(folder / f"{139 + number:012d}_instanceTrainIds.png", mask)
+    data = open_dataset("cocoobject", root=tmp_path, limit=9)
+    assert {item.mask_path.name for item in data} == {f"{name}.png" for name in data.names}
+    for name in data.names:
+        (folder / f"{name}.png").unlink()
+    data = open_dataset("cocoobject", root=tmp_path, limit=9)
+    for item, mask in zip(data, masks, strict=True):
+        assert item.mask_path.name == f"{item.name}_instanceTrainIds.png"
+        np.testing.assert_array_equal(item.mask(), mask)
+    with pytest.raises(DataError, match="2 images have no mask"):
+        open_dataset("cocostuff", root=tmp_path, limit=9)
+    # Another project writes all 171 classes of COCO-Stuff under this name.
+    trees.grey_png(data[0].mask_path, trees.blocks((30, 44), [0, 81]))
+    with pytest.raises(DataError, match="value 81"):
+        data[0].mask()
 
 
 def test_coco20k(tmp_path):
@@ -751,7 +910,7 @@ def test_names_that_are_not_known(tmp_path):
     for name in ("DUTS-TE", "DUTS"):
         with pytest.raises(UsageError, match="Did you mean 'duts'"):
             open_dataset(name)
-    with pytest.raises(UsageError, match="Known: ade20k, coco,"):
+    with pytest.raises(UsageError, match=f"Known: {', '.join(datasets.names())}"):
         open_dataset("imagenet")
     with pytest.raises(UsageError, match="folder:PATH"):
         open_dataset("folder")
@@ -874,6 +1033,10 @@ class TestRealSlices:
         coarse = json.loads((meta / "cocostuff_fine182_to_coarse27.json").read_text())
         coarse = coarse["fine_index_to_coarse_index"]
         assert stuff.labels(Path(), 27).table == {int(k): v for k, v in coarse.items()}
+        content = json.loads((SHARED / "coco-mini/annotations/instances_val2017.json").read_text())
+        objects = sorted(content["categories"], key=lambda category: category["id"])
+        found = source("cocoobject").labels(Path()).classes
+        assert found == ("background", *(category["name"] for category in objects))
         from skipbench.datasets.coco20k import official_names
 
         assert VOC2012.train_aug() == (meta / "voc2012_train_aug.txt").read_text().split()

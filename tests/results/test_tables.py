@@ -495,6 +495,17 @@ def test_plain_shows_settings_that_differ():
     assert not any(cell.best for row in made.rows for cell in row.cells)
 
 
+def test_plain_tells_sets_of_classes_apart():
+    def on(classes, dataset="context"):
+        return make_result(data=data_part(dataset, classes=classes, fingerprint=f"{classes}" * 9))
+
+    boxes = tokencut_result(np.ones((8, 12)), data=data_part("context", classes=0))[0]
+    assert "classes" not in table([on(59), on(21, "voc"), boxes], layout="plain").stub
+    made = table([on(59), on(60), on(21, "voc")], layout="plain")
+    at = made.stub.index("classes")
+    assert [row.labels[at] for row in made.rows] == ["59", "60", "21"]
+
+
 def test_a_dash_where_off_axis_facts_leave_a_choice_that_is_not_the_papers():
     two = [make_result(layers="last"), make_result(layers="ibot")]
     made = table([*two, make_result(layers="multiscale", residual="skipless")], layout="table3")

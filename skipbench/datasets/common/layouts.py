@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +48,21 @@ def pairs(images: Path, masks: Path, labels: Labels | None) -> Listing:
         return Item(name, images / f"{name}.jpg", masks / f"{name}.png", labels)
 
     return Listing(names, make, without_label=frozenset(names) - stems(masks, ".png"))
+
+
+def with_other_masks(
+    listing: Listing, masks: Path, ending: str, found: Collection[str], labels: Labels | None
+) -> Listing:
+    """Images without a mask use a file of another ending, if found; labels: of its values."""
+    others = listing.without_label & frozenset(found)
+
+    def make(name: str) -> Item:
+        item = listing.make(name)
+        if name not in others:
+            return item
+        return replace(item, mask_path=masks / f"{name}{ending}", labels=labels)
+
+    return replace(listing, make=make, without_label=listing.without_label - others)
 
 
 def first_folder(root: Path, *candidates: str) -> Path:
@@ -171,6 +186,7 @@ class Saliency(Source):
     places: tuple[str, ...]
     tree: str
     splits: Mapping[str, Part]
+    also: str = ""
 
     def is_at(self, folder: Path) -> bool:
         return any(self._folders(folder, split) for split in self.splits)

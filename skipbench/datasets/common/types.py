@@ -286,11 +286,14 @@ class Source(ABC):
     """One data set: where its files are and what they mean."""
 
     title: str
+    short: str = ""  # its name in tables; the title if empty
+    also: str = ""  # other common names, for "did you mean"
     licence: str  # one line
     tree: str  # the folders, as shown in messages
     places: tuple[str, ...]  # its folder below a data root, the most common first
     splits: Mapping[str, Split]
     archives: tuple[Archive, ...] = ()
+    manual_download: str = ""  # without archives: what to download, and from where
     on_disk: bool = True  # False: drawn by the package
     class_sets: tuple[int, ...] = ()  # numbers of classes to choose from, default first
 
@@ -321,8 +324,12 @@ class Source(ABC):
 
     def check_classes(self, classes: int | None) -> None:
         if classes is not None and classes not in self.class_sets:
-            known = f"{' or '.join(map(str, self.class_sets)) or 'only one set of'} classes"
+            known = self.known_classes() or "only one set of classes"
             raise UsageError(f"--classes {classes}: {self.title} has {known}")
+
+    def known_classes(self) -> str:
+        """ "171 or 27 classes", if there is a choice."""
+        return f"{' or '.join(map(str, self.class_sets))} classes" if self.class_sets else ""
 
     def finish(self, folder: Path) -> None:  # noqa: B027 - nothing to do for most
         """Called once its archives are unpacked in this folder."""

@@ -14,8 +14,8 @@ class SegmentationSettings(TokenSettings, PictureSettings):
         panel=WHAT, metavar="NAME",
     )  # fmt: skip
     classes: int | None = setting(
-        None, help="COCO-Stuff: 171 classes, or 27 coarse ones.", parse=parsers.integer(1),
-        panel=DATA, metavar="N", default_text="171",
+        None, help="Set of classes, where a data set has several (`skipbench data list`).",
+        parse=parsers.integer(1), panel=DATA, metavar="N", default_text="the first of them",
     )  # fmt: skip
     seeds: tuple[int, ...] = setting(
         (0,), help="Random seeds, such as 0,1,2.", parse=parsers.integers(0), metavar="N,N",

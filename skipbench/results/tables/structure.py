@@ -15,6 +15,7 @@ from skipbench.results.words import DASH, dataset_name, setting_text
 FORMATS = ("rich", "md", "latex", "csv", "json", "model-index")
 
 WEIGHTS = "weights (sha256)"
+CLASSES = "classes"  # of a data set with several sets of them
 
 Place = tuple[int, int]  # row, column
 
@@ -179,14 +180,16 @@ def plain_table(found: Sequence[Entry]) -> Table:
 def _shown_facts(
     found: Sequence[Entry], facts: Sequence[Mapping[str, Any]], different: Sequence[str]
 ) -> list[str]:
-    """Those that differ; weights and settings only if one checkpoint or evaluation has several."""
-    of_checkpoint = {WEIGHTS, *found[0].first.model}
+    """Those that differ; weights, classes and settings only if one checkpoint, data set or
+    evaluation has several."""
+    owners = dict.fromkeys((WEIGHTS, *found[0].first.model), "checkpoint") | {CLASSES: "dataset"}
     shown = []
     for name in different:
-        owner = "checkpoint" if name in of_checkpoint else "evaluation"
-        values = {(one[owner], str(one.get(name))) for one in facts}
+        owner = owners.get(name, "evaluation")
+        known = facts if name != CLASSES else [one for one in facts if one[name]]  # boxes have none
+        values = {(one[owner], str(one.get(name))) for one in known}
         always_shown = name in FACTS and name != "method"
-        if always_shown or len(values) > len({one[owner] for one in facts}):
+        if always_shown or len(values) > len({one[owner] for one in known}):
             shown.append(name)
     return shown if {"checkpoint", "residual"} & set(shown) else ["checkpoint", *shown]
 
@@ -197,4 +200,5 @@ def _all_facts(entry: Entry) -> dict[str, Any]:
     settings = {name: v for name, v in first.settings.items() if name not in FACTS}
     images = {name: count for name, (count, _) in first.images.items()}
     weights = {WEIGHTS: first.sha256[:12]}
-    return {**facts, **settings, **first.computing, **first.model, **images, **weights}
+    classes = {CLASSES: first.result.dataset.get("classes")}
+    return {**facts, **classes, **settings, **first.computing, **first.model, **images, **weights}
