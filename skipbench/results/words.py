@@ -11,6 +11,7 @@ VARIANTS = ("skip", "skipless")
 DATASETS = {
     "voc": "VOC2012", "cocostuff": "COCOStuff", "ade20k": "ADE20K", "coco20k": "COCO20k",
     "voc07": "VOC2007", "coco": "COCO", "ecssd": "ECSSD", "duts": "DUTS", "dutomron": "DUT-OMRON",
+    "imagenet": "ImageNet",
 }  # fmt: skip
 
 
