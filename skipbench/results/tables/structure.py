@@ -179,14 +179,17 @@ def plain_table(found: Sequence[Entry]) -> Table:
 def _shown_facts(
     found: Sequence[Entry], facts: Sequence[Mapping[str, Any]], different: Sequence[str]
 ) -> list[str]:
-    """Those that differ; weights and settings only if one checkpoint or evaluation has several."""
+    """Those that differ; weights and settings only if one checkpoint, or one method of an
+    evaluation, has several."""
     of_checkpoint = {WEIGHTS, *found[0].first.model}
     shown = []
     for name in different:
-        owner = "checkpoint" if name in of_checkpoint else "evaluation"
-        values = {(one[owner], str(one.get(name))) for one in facts}
+        owner = ["checkpoint"] if name in of_checkpoint else ["evaluation"]
+        owner += ["method"] if name not in FACTS and name not in of_checkpoint else []
+        owners = [tuple(one.get(fact) for fact in owner) for one in facts]
+        values = {(who, str(one.get(name))) for who, one in zip(owners, facts, strict=True)}
         always_shown = name in FACTS and name != "method"
-        if always_shown or len(values) > len({one[owner] for one in facts}):
+        if always_shown or len(values) > len(set(owners)):
             shown.append(name)
     return shown if {"checkpoint", "residual"} & set(shown) else ["checkpoint", *shown]
 
