@@ -112,7 +112,7 @@ def _with_classes(data: Dataset, folder: Path) -> Dataset:
     if not data[0].has_class:
         raise UsageError(
             f"{data.name} {data.split} has no classes of whole images.\n"
-            f"Data sets with classes: {', '.join(names_with('classes'))}"
+            f"Data sets with classes: {', '.join([*names_with('classes'), 'shapes'])}"
         )
     classes = source(data.name).image_classes(folder)
     return replace(data, kind="classes", labels=None, image_classes=classes)

@@ -172,9 +172,7 @@ def test_training_images_are_not_evaluated(own):
 
 def test_other_data_sets_have_no_classes_of_images(tmp_path):
     trees.voc(tmp_path)
-    words = (
-        r"voc train has no classes of whole images.\nData sets with classes: imagenet, folder:PATH"
-    )
+    words = r"no classes of whole images.\nData sets with classes: imagenet, folder:PATH, shapes"
     with pytest.raises(UsageError, match=words):
         open_classes("voc", root=tmp_path, limit=9)
 

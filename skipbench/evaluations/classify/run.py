@@ -21,10 +21,10 @@ from skipbench.engine import vectors
 from skipbench.engine.machine import peak_bytes
 from skipbench.engine.progress import progress
 from skipbench.errors import UsageError
-from skipbench.evaluations.classify import EVALUATION, method
+from skipbench.evaluations.classify import EVALUATION, method, protocols, trial
 from skipbench.evaluations.classify import record as written
 from skipbench.evaluations.classify.crops import Crops
-from skipbench.evaluations.classify.linear import MOMENTUM, Classifiers, Training, fit
+from skipbench.evaluations.classify.linear import Classifiers, Training, fit
 from skipbench.evaluations.classify.method import Vote
 from skipbench.evaluations.classify.settings import WHOLE, ClassifySettings
 from skipbench.evaluations.data import class_numbers
@@ -35,17 +35,11 @@ from skipbench.evaluations.segmentation.tokens import normalised
 from skipbench.features.pool import has_class_token
 from skipbench.features.source import compute
 from skipbench.features.store import Features, missing_images
-from skipbench.images import Picture, padded, parse_size, size_name
+from skipbench.images import Picture, padded, size_name
 from skipbench.pipeline import Inspection, log_adaptation
 from skipbench.records import FeatureSpec, Pool, Result
 
 log = logging.getLogger("skipbench")
-
-DEFAULTS = ClassifySettings.defaults()
-(K,), (TEMPERATURE,) = DEFAULTS["k"], DEFAULTS["temperature"]
-WORDS = {("cls",): "cls", ("mean",): "mean", ("cls", "mean"): "both"}
-LARGE = 4_000_000_000  # bytes of training vectors; beyond, they are kept as float16
-TRIAL_VECTORS = 2000
 
 
 @dataclass(frozen=True)
@@ -70,6 +64,12 @@ class ClassifyRun(FeatureRun):
         super().__init__(inspections, data, settings, settings.size)
         self.crop = settings.crop if isinstance(self.size, tuple) else WHOLE
         self.pools, self.usual_pool = self._pools()
+        self.seen = {
+            "pool": protocols.POOLS[self.pools],
+            "size": size_name(self.size),
+            "crop": self.crop,
+            "interpolation": self.backbone.preprocessing.interpolation,
+        }
         self.gpus = vectors.gpus(self.backbone.device) if "knn" in settings.method else 0
         self.cells = [
             cell
@@ -100,49 +100,17 @@ class ClassifyRun(FeatureRun):
         for k in self.settings.k:
             for temperature in self.settings.temperature:
                 vote = Vote(k, temperature)
-                identity = self.identity(blocks, 0, self._protocol("knn", blocks, vote))
+                identity = self.identity(blocks, 0, self._knn_protocol(blocks, vote))
                 yield ClassifyCell(identity, layers, blocks, 0, "knn", vote)
 
     def _linear(self, blocks: tuple[int, ...], layers: str) -> Iterator[ClassifyCell]:
-        protocol, select = self._protocol("linear", blocks), self.settings.select
+        protocol, select = protocols.linear(self.seen, self.settings), self.settings.select
         for seed in self.settings.seeds:
             identity = self.identity(blocks, seed, protocol, select=select)
             yield ClassifyCell(identity, layers, blocks, seed, "linear")
 
-    def _protocol(
-        self, name: str, blocks: tuple[int, ...], vote: Vote | None = None
-    ) -> dict[str, Any]:
-        settings = self.settings
-        shared = {
-            "name": "dino",
-            "method": name,
-            "pool": WORDS[self.pools],
-            "size": size_name(self.size),
-            "crop": self.crop,
-            "interpolation": self.backbone.preprocessing.interpolation,
-        }
-        if vote:
-            bank = "float32" if 4 * self._numbers(blocks) <= LARGE else "float16"
-            return {**shared, "k": vote.k, "temperature": vote.temperature, "bank": bank}
-        return {
-            **shared,
-            "optimiser": f"sgd, momentum {MOMENTUM:g}, cosine",
-            "epochs": settings.epochs,
-            "batch": settings.batch,
-            "rates": settings.lr,
-            "normalisation": "standardise" if settings.standardize else "none",
-            "augmentation": None,
-        }
-
-    def _usual(self, protocol: dict[str, Any]) -> dict[str, Any]:
-        """The protocol's own values of what can be set."""
-        usual = {
-            "pool": self.usual_pool, "size": size_name(parse_size(DEFAULTS["size"])),
-            "crop": DEFAULTS["crop"], "k": K, "temperature": TEMPERATURE,
-            "epochs": DEFAULTS["epochs"], "batch": DEFAULTS["batch"], "rates": DEFAULTS["lr"],
-            "normalisation": "none",
-        }  # fmt: skip
-        return {name: value for name, value in usual.items() if name in protocol}
+    def _knn_protocol(self, blocks: tuple[int, ...], vote: Vote) -> dict[str, Any]:
+        return protocols.knn(self.seen, vote.k, vote.temperature, self._numbers(blocks))
 
     def _numbers(self, blocks: tuple[int, ...]) -> int:
         return len(self.train) * self.width(blocks) * len(self.pools)
@@ -249,7 +217,7 @@ class ClassifyRun(FeatureRun):
             ranks, predicted = (found[cell.id][name] for name in ("ranks", "predicted"))
             metrics = written.knn_metrics(ranks, self.truth, self.labels, self.val.classes)
             assert cell.vote is not None
-            protocol = self._protocol("knn", cell.blocks, cell.vote)
+            protocol = self._knn_protocol(cell.blocks, cell.vote)
             result = self._result(
                 cell, protocol, metrics, self.seconds_since(before), k=cell.vote.k,
                 temperature=cell.vote.temperature,
@@ -260,7 +228,7 @@ class ClassifyRun(FeatureRun):
         """By cell, rank and prediction of each image. Resumable, shard by shard."""
         train, val = self.read_vectors(cells[0])
         votes = [cell.vote for cell in cells if cell.vote]
-        bank = self._protocol("knn", cells[0].blocks, votes[0])["bank"]
+        bank = self._knn_protocol(cells[0].blocks, votes[0])["bank"]
         index: vectors.Flat | None = None
         parts: dict[str, list[Arrays]] = {cell.id: [] for cell in cells}
         with progress(f"neighbours {cells[0].layers}", len(val)) as advance:
@@ -318,7 +286,7 @@ class ClassifyRun(FeatureRun):
             )
             if select == "holdout" and metrics["selected_on"] == "val":
                 log.warning("too few training images to hold some out: the rate is chosen on val")
-            protocol = self._protocol("linear", cell.blocks)
+            protocol = protocols.linear(self.seen, self.settings)
             protocol |= {"select": select, "held_out": len(held)}
             result = self._result(cell, protocol, metrics, self.seconds_since(before))
             yield cell, result, written.linear_arrays(made, ranks, predicted, metrics)
@@ -356,7 +324,7 @@ class ClassifyRun(FeatureRun):
         if metrics["near_chance"] and not self._warned:
             self._warned = True
             written.warn_of_chance(metrics, self.describe(cell), self.backbone.facts.name)
-        noted = recorded_protocol(protocol, self._usual(protocol))
+        noted = recorded_protocol(protocol, protocols.usual(protocol, self.usual_pool))
         result = self.record(
             cell, self.val_features, noted, metrics, seconds, method=[cell.method], **swept
         )
@@ -375,15 +343,22 @@ class ClassifyRun(FeatureRun):
         found = compute(self.backbone, few, spec, batch_size=source.batch_size)
         per_image = (time.monotonic() - started) / len(few)
         everything = [self.pictures(data) for data in self.splits.values()]
-        images = sum(map(len, everything))
+        images_each = len(self.train), len(self.val)
+        images = sum(images_each)
         missing = images
         if not source.in_memory:
             missing = sum(missing_images(self.backbone, p, spec, source.cache) for p in everything)
         bytes_each = sum(found.read(0, column).nbytes for column in spec.columns)
         knn = {self.shared(cell): cell for cell in cells if cell.vote}
         linear = [cell for cell in cells if cell.vote is None]
-        work = sum(map(self._search_seconds, knn.values()))
-        work += sum(map(self._training_seconds, linear))
+        work = 0.0
+        for cell in knn.values():
+            work += trial.search_seconds(self.width(cell.blocks) * len(self.pools), images_each)
+        for cell in linear:
+            width = self.width(cell.blocks) * len(self.pools)
+            work += trial.training_seconds(
+                width, self.labels, len(self.val.classes), self._training(0), self.backbone.device
+            )
         held = max(4 * self._numbers(cell.blocks) for cell in cells)
         return Estimate(
             images=missing,
@@ -395,24 +370,3 @@ class ClassifyRun(FeatureRun):
             memory_bytes=peak_bytes() + held,
             work="neighbours and training",
         )
-
-    def _search_seconds(self, cell: ClassifyCell) -> float:
-        """From a search among random vectors."""
-        width = self.width(cell.blocks) * len(self.pools)
-        bank = np.random.default_rng(0).standard_normal((TRIAL_VECTORS, width), np.float32)
-        index = vectors.Flat(lambda: [bank], *bank.shape)
-        started = time.monotonic()
-        index.search(bank, K)
-        return (time.monotonic() - started) * len(self.train) * len(self.val) / TRIAL_VECTORS**2
-
-    def _training_seconds(self, cell: ClassifyCell) -> float:
-        """From two epochs on random vectors, without the first, which is slower."""
-        settings, width = self.settings, self.width(cell.blocks) * len(self.pools)
-        rng, count = np.random.default_rng(0), min(2 * settings.batch, len(self.train))
-        few = rng.standard_normal((count, width), np.float32)
-        ends: list[float] = []
-        fit(
-            few, self.labels[:count], len(self.val.classes), replace(self._training(0), epochs=2),
-            device=self.backbone.device, after_epoch=lambda *_: ends.append(time.monotonic()),
-        )  # fmt: skip
-        return (ends[1] - ends[0]) * settings.epochs * len(self.train) / count

@@ -52,7 +52,7 @@ class ClassifySettings(TokenSettings):
         parse=parsers.text, panel=WHAT, metavar="NAME",
     )  # fmt: skip
     method: tuple[str, ...] = setting(
-        tuple(METHODS), help="knn, linear, or both.", parse=parse_methods, panel=WHAT,
+        tuple(METHODS), help="knn, linear, or knn,linear.", parse=parse_methods, panel=WHAT,
         metavar="NAME,NAME",
     )  # fmt: skip
     pool: Pool = setting(

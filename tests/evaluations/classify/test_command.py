@@ -340,6 +340,24 @@ def test_wrong_settings(run, flag, value, words):
     assert shown.exit_code == 2 and f"{flag} {value}: {words}" in shown.stderr
 
 
+def test_linear_needs_no_faiss(evaluate, monkeypatch):
+    def missing():
+        raise UsageError("faiss is not installed")
+
+    monkeypatch.setattr(vectors, "load", missing)
+    assert len(evaluate(method="linear")) == 1
+    with pytest.raises(UsageError, match="faiss is not installed"):
+        evaluate(method="knn")
+
+
+def test_dry_run_knows_what_is_stored(run):
+    assert "features of 42 images: " in run("--dry-run").stdout
+    run("--method", "knn")
+    shown = run("--dry-run")
+    assert "features of 0 images (42 are stored)" in shown.stdout
+    assert "neighbours and training" in shown.stdout and len(records()) == 1
+
+
 # -- interruption
 
 
