@@ -38,7 +38,7 @@ def parse_crop(given: float | str) -> float | str:
         return WHOLE
     try:
         share = math.nan if isinstance(given, bool) else float(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         share = math.nan
     if not 0.1 <= share <= 1:
         raise InvalidError(f"expected {WHOLE} or a number from 0.1 to 1")
