@@ -213,6 +213,47 @@ def test_footnotes(evaluate, cli_table):
     assert "learning rate chosen on the evaluated images" in text
 
 
+def test_a_table_shows_what_differs_within_a_method(evaluate, cli_table):
+    evaluate()
+    header = cli_table().splitlines()[2]
+    assert "method" in header and "epochs" not in header and "temperature" not in header
+    evaluate(epochs=7, method="linear")
+    assert "epochs" in cli_table().splitlines()[2]
+
+
+def test_only_the_linear_probe_has_noise(evaluate, cli, given):
+    evaluate(seeds=[0, 1])
+    done = cli("calibrate", "results", "--seeds", "2", "--device", "cpu", "--cache", "cache")
+    assert done.exit_code == 0, done.output
+    assert "k-NN classification has no seed" in done.stderr
+    assert {r.protocol["seed"] for r in records("results/calibration")} == {2}
+
+
+def test_compare_names_evaluation_and_method(evaluate, cli, tmp_path):
+    other = tiny_checkpoint(tmp_path / "other.pth", seed=1)
+    evaluate()
+    evaluate(ckpt=str(other))
+    shown = cli("compare", "results", "skip.pth", "other.pth").stdout
+    assert "classify knn on folder:animals val" in shown
+    assert "classify linear on folder:animals val" in shown
+
+
+def test_a_suite_computes_shared_vectors_once(cli, folder, ckpt, seen):
+    Path("suite.toml").write_text(
+        f'cache = "cache"\ndevice = "cpu"\n[[checkpoint]]\npath = "{ckpt}"\nresidual = "skip"\n'
+        + "".join(
+            f'[[evaluation]]\nkind = "classify"\nname = "{name}"\nsize = "40x48"\nepochs = 2\n'
+            f'datasets = ["folder:{folder}"]\n{lines}\n'
+            for name, lines in {
+                "neighbours": 'method = "knn"', "linear": 'layers = "last4"\npool = "both"',
+            }.items()
+        )
+    )  # fmt: skip
+    done = cli("run", "suite.toml")
+    assert done.exit_code == 0, done.output
+    assert sum(count for count, _ in seen) == 42 and len(records()) == 3
+
+
 # -- one pass, stored
 
 
