@@ -31,7 +31,7 @@ class Classify(Evaluation):
         "of classes; near chance is less than a twentieth of the way from chance (or from always "
         "answering the most frequent class) to 100."
     }
-    demo = ({"size": "144x176", "epochs": 20},)
+    demo = ({"size": "112x144", "epochs": 20},)
 
     def open_data(self, settings: ClassifySettings) -> "list[Dataset]":
         from skipbench.evaluations.data import open_classes
