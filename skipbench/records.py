@@ -21,6 +21,7 @@ PositionRule = Literal["offset", "size", "antialias"]
 StoreDtype = Literal["fp16", "fp32"]
 Preprocess = Literal["model", "imagenet"]
 RopeKeys = Literal["before", "after"]  # keys and queries of models with rotary positions
+Pool = Literal["cls", "mean"]  # the class token, or the mean of an image's patches
 
 
 @dataclass(frozen=True)
@@ -101,11 +102,18 @@ class FeatureSpec:
     tensors: tuple[str, ...] = ("tokens_norm",)
     size: Size = None  # padded to whole patches afterwards
     store_dtype: StoreDtype = "fp16"
+    pools: tuple[Pool, ...] = ()  # one vector for each of these and each image, instead of tokens
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The name of each stored array: "tokens_norm.11"."""
-        return tuple(f"{tensor}.{block}" for block in self.blocks for tensor in self.tensors)
+        """The name of each stored array: "tokens_norm.11", or "tokens_norm-cls.11"."""
+        kinds = [f"-{pool}" for pool in self.pools] or [""]
+        return tuple(
+            f"{tensor}{kind}.{block}"
+            for block in self.blocks
+            for tensor in self.tensors
+            for kind in kinds
+        )
 
 
 @dataclass(frozen=True)

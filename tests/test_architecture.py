@@ -193,7 +193,8 @@ def test_one_place_opens_weights():
 def test_public_surface():
     assert set(skipbench.__all__) == {
         "__version__", "Backbone", "Checkpoint", "CheckpointFacts", "Dataset", "DatasetFacts",
-        "FeatureSpec", "Result", "SkipbenchError", "calibrate", "check", "cluster", "compare",
+        "FeatureSpec", "Result", "SkipbenchError", "calibrate", "check", "classify", "cluster",
+        "compare",
         "extract", "find_objects", "inspect", "knn", "load_backbone", "open_checkpoint",
         "open_dataset", "pca", "probe", "probe_all", "read_results", "report", "reproduce", "run",
         "table", "tables", "tokencut", "update_baseline",

@@ -274,6 +274,39 @@ def folder(root):
     return own_folder(root)
 
 
+WNIDS = ("n01440764", "n01443537", "n02085620")
+
+
+def imagenet(root, train=3, val=2):
+    """Folders of classes, as after the usual sorting."""
+    folder = root / "imagenet"
+    for split, count in (("train", train), ("val", val)):
+        class_folders(folder / split, WNIDS, count, suffix="JPEG")
+    return folder
+
+
+def class_folders(folder, classes, count, suffix="jpg"):
+    for number, name in enumerate(classes):
+        for i in range(count):
+            photo(
+                folder / name / f"{name}_{i}.{suffix}", SIZES_HW[(number + i) % 3], 9 * number + i
+            )
+    return folder
+
+
+def kaggle(root):
+    """With validation images in one folder, and their classes in a table."""
+    folder = root / "ILSVRC" / "Data" / "CLS-LOC"
+    class_folders(folder / "train", WNIDS, 2, suffix="JPEG")
+    rows = ["ImageId,PredictionString"]
+    for i, name in enumerate((*WNIDS, WNIDS[0])):
+        stem = f"ILSVRC2012_val_{i + 1:08d}"
+        photo(folder / "val" / f"{stem}.JPEG", SIZES_HW[i % 3], i)
+        rows.append(f"{stem},{name} 1 2 3 4 {name} 5 6 7 8 ")
+    write_lines(root / "LOC_val_solution.csv", rows)
+    return folder
+
+
 def own_folder(root, splits=("train", "val"), count=2):
     folder = root / "mine"
     for split in splits:

@@ -18,6 +18,7 @@ def evaluate(ckpt: Path) -> list[sb.Result]:
     boxes: sb.Result = sb.tokencut(str(ckpt), "voc07", layers="all", method="lost", size=480)
     more: list[sb.Result] = sb.knn(ckpt, "voc", k=[10, 30], temperature=0.02, bank_limit="2GB")
     more += sb.cluster(ckpt, "voc", clusters=["classes", 500], seeds=5, expected={"depth": 12})
+    more += sb.classify(ckpt, "imagenet", method="knn", pool="mean", k=[10, 20], crop="whole")
     more += sb.pca([ckpt, "other.pth"], "photos", layers=[3, -1], limit="all", fit="all")
     drawn: Path = sb.find_objects(ckpt, ["a.jpg", Path("b.jpg")], tau=0.3, residual="skip")
     return [one, *several, boxes, *more] if drawn.exists() else []

@@ -103,9 +103,10 @@ def show(pair: "Paired", top: int) -> None:
     score = Score(pair.a[0])
     result, facts = score.result, score.facts
     method = facts["method"] or facts["evaluation"]
+    heading = " ".join(dict.fromkeys([facts["evaluation"], method]))
     data = f"{facts['dataset']} {facts['split']}"
     unusual = [word for word in score.unusual_settings if word != method]
-    console.print(f"\n{method} on {', '.join([data, *unusual])}", style="bold", markup=False)
+    console.print(f"\n{heading} on {', '.join([data, *unusual])}", style="bold", markup=False)
     for letter, side, value in (("A", pair.a, pair.a_value), ("B", pair.b, pair.b_value)):
         console.print(f"{letter}  {score.metric_name} {value:z.2f}  {_who(side)}", markup=False)
     low, high = pair.interval

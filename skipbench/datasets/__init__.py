@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
+from skipbench.datasets.common.classes import class_folders, has_images
 from skipbench.datasets.common.types import Boxes as Boxes
 from skipbench.datasets.common.types import Dataset, Item, Items, Kind, Listing, Source
 from skipbench.datasets.common.types import Labels as Labels
@@ -111,6 +112,7 @@ def find_folder(name: str, root: str | Path | None = None) -> Path:
         folder = found.roots[0]
         there = is_folder(folder)
         what = f"has no images/ folder.{_links(folder)}" if there else "is not a folder."
+        what += _unsplit(folder) if there else ""
         raise DataError(f"{folder} {what} Expected layout:\n{kind.tree}")
     near = [r / p for r in found.roots for p in kind.places if is_folder(r / p)]
     almost = f"\n{near[0]} exists, but has another layout.{_links(near[0])}" if near else ""
@@ -132,6 +134,17 @@ def _links(folder: Path) -> str:
         paths = sorted(folder.iterdir())
         return "".join(f" {path.name} is {link}." for path in paths if (link := broken_link(path)))
     return ""
+
+
+def _unsplit(folder: Path) -> str:
+    """What is missing where folders of classes are not divided into splits."""
+    names = [name for name in class_folders(folder) if has_images(folder / name)]
+    if not names:
+        return ""
+    return (
+        f"\nIf {some_of(names, 3)} {'are classes' if len(names) > 1 else 'is a class'}: divide the "
+        "images between train/ and val/, each with a folder for each class."
+    )
 
 
 def download_command(name: str, root: str | Path | None, *splits: str) -> str:
@@ -200,6 +213,7 @@ def open_dataset(
         items=Items(listing.names, listing.make),
         labels=labels if splits[split].labels == "masks" else None,
         kind=splits[split].labels,
+        image_classes=kind.image_classes(folder) if splits[split].labels == "classes" else (),
         official=official,
         partial=bool(listing.absent) or official not in (None, len(listing)),
     )

@@ -8,6 +8,12 @@
       boxes.csv                image,xmin,ymin,xmax,ymax[,class] in half-open pixels,
       *.json                   or a COCO annotation file (also in annotations/)
 
+or with a class for each whole image, if there is no images/:
+
+    PATH/
+      train/CLASS/a.jpg …      one folder for each class
+      val/CLASS/b.jpg …        the same classes; or test/
+
 In `classes.txt`, value<TAB>name is for values with gaps; the name `ignore` marks values that are
 not scored (255 never is); a colour is #rrggbb or r g b. Links to folders are followed. Boxes of an
 image with an EXIF orientation refer to the pixels as stored, unless the COCO file gives the size of
@@ -23,6 +29,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from skipbench.datasets.common.classes import by_class, class_splits, classes_of
 from skipbench.datasets.common.coco_annotations import BoxIndex
 from skipbench.datasets.common.layouts import (
     by_stem,
@@ -58,14 +65,22 @@ class Folder(Source):
         "    masks/                   a.png …     (the same sub-folders)\n"
         "    classes.txt              one class a line, for masks\n"
         "    boxes.csv                image,xmin,ymin,xmax,ymax   (or a COCO .json)\n"
-        "    train.txt, val.txt       names of images, where there are no sub-folders"
+        "    train.txt, val.txt       names of images, where there are no sub-folders\n"
+        "  or, for `classify`:\n"
+        "    train/CLASS/             a.jpg …     a folder for each class\n"
+        "    val/CLASS/               b.jpg …     (or test/)"
     )
     splits: Mapping[str, Split] = {}
 
     def is_at(self, folder: Path) -> bool:
-        return (folder / "images").is_dir()
+        return (folder / "images").is_dir() or bool(class_splits(folder))
+
+    def image_classes(self, folder: Path) -> tuple[str, ...]:
+        return () if (folder / "images").is_dir() else classes_of(folder / "train")
 
     def splits_at(self, folder: Path) -> Mapping[str, Split]:
+        if not (folder / "images").is_dir():
+            return {name: Split(None, "classes") for name in class_splits(folder)}
         kind: Kind = "images"
         if (folder / "masks").is_dir():
             kind = "masks"
@@ -76,9 +91,12 @@ class Folder(Source):
         return {name: Split(None, kind) for name in names}
 
     def labels(self, folder: Path, classes: int | None = None) -> Labels | None:
-        return read_classes(folder / "classes.txt") if (folder / "masks").is_dir() else None
+        masked = (folder / "images").is_dir() and (folder / "masks").is_dir()
+        return read_classes(folder / "classes.txt") if masked else None
 
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
+        if not (folder / "images").is_dir():
+            return by_class(folder / split)
         files = by_stem(folder / "images")
         masks = by_stem(folder / "masks") if labels else {}
         wanted = sorted(files)

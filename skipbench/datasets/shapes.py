@@ -6,6 +6,8 @@ The texture is the class. Everything else (colours, contrast, scale, direction, 
 light) is random and independent of the class, so only features that encode texture separate the
 classes: neither the mean of a patch nor a linear function of its pixels does.
 
+The class of a whole image is that of most of its shapes' pixels.
+
 An image depends on nothing but (VERSION, seed, split, index).
 """
 
@@ -288,7 +290,7 @@ class DrawnItem(Item):
 
     split: str = "train"
     index: int = 0
-    has_boxes = has_segments = True
+    has_boxes = has_segments = has_class = True
 
     def read(self, size: Size = None, how: Interpolation = "bilinear") -> np.ndarray:
         image = self._draw().image
@@ -310,6 +312,10 @@ class DrawnItem(Item):
             tuple(CLASSES[i] for i in drawing.labels),
             np.zeros(len(drawing.labels), bool),
         )
+
+    def image_class(self) -> str:
+        pixels = np.bincount(_mask(self.split, self.index).ravel(), minlength=len(CLASSES))
+        return CLASSES[1 + int(pixels[1 : len(CLASSES)].argmax())]
 
     def content(self, of: Kind) -> bytes:
         return self.mark().encode()
@@ -338,6 +344,9 @@ class Shapes(Source):
     def labels(self, folder: Path, classes: int | None = None) -> Labels:
         values = range(len(CLASSES))
         return Labels(CLASSES, COLOURS, {v: v for v in values})
+
+    def image_classes(self, folder: Path) -> tuple[str, ...]:
+        return CLASSES[1:]
 
     def listing(self, folder: Path, split: str, labels: Labels | None) -> Listing:
         count = self.splits[split].images or 0

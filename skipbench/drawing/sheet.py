@@ -170,6 +170,9 @@ def _within(picture: np.ndarray, width: float, height: float, crisp: bool = Fals
 
 def dataset_sheet(data: "Dataset") -> Image.Image:
     """Every image next to its mask, or with its boxes."""
+    if data.kind == "classes":
+        rows = _in_rows([Cell(item.read(), f"{item.image_class()}: {item.name}") for item in data])
+        return sheet(rows, height=BOXED_HEIGHT)
     if data.labels is None:
         colours: dict[str, Colour] = {}
         boxed = data.kind != "images"

@@ -88,7 +88,7 @@ def load() -> Any:
         missing = f"{name} is installed according to pip, but the module is missing"
         raise _damaged(installed, missing)
     raise UsageError(
-        "faiss is not installed; knn and cluster need it.\n"
+        "faiss is not installed; knn, cluster and classify need it.\n"
         f"Install it: pip install {_wanted(installed)}   (faiss-cpu or faiss-gpu, never both)"
     )
 

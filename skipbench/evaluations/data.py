@@ -16,8 +16,9 @@ from skipbench.datasets import (
     source,
     without_empty,
 )
+from skipbench.datasets.common.classes import EVALUATED
 from skipbench.engine.parallel import in_parallel
-from skipbench.errors import DataError, UsageError, some_of
+from skipbench.errors import DataError, UsageError, count_of, did_you_mean, some_of
 
 log = logging.getLogger("skipbench")
 
@@ -72,6 +73,55 @@ def open_objects(
     if not len(found):
         raise DataError(f"{data.name} {data.split}: no image has a box to find")
     return found
+
+
+def open_classes(
+    name: str,
+    *,
+    split: str | None = None,
+    train_images: int | None = None,
+    root: str | Path | None = None,
+    **options: Any,
+) -> tuple[Dataset, Dataset]:
+    """Training and evaluated images with a class each. split: of the evaluated ones; default val,
+    or the next best. train_images: None for all; options: of `open_dataset`."""
+    folder = find_folder(name, root)
+    known = list(source(name).splits_at(folder))
+    split = split or next((one for one in EVALUATED if one in known), "val")
+    if split == "train":
+        raise UsageError("--split train: the classifier is made from these images")
+    train = open_dataset(name, "train", root=root, train_images=train_images, **options)
+    train = _with_classes(train, folder)
+    val = _with_classes(open_dataset(name, split, root=root, **options), folder)
+    if len(train.classes) < 2:
+        only = f"one class, {train.classes[0]!r}" if train.classes else "no class"
+        raise DataError(f"{train.name} train has {only}: at least two are needed ({folder}/train)")
+    unknown = sorted({item.image_class() for item in val} - set(train.classes))
+    if unknown:
+        near = did_you_mean(unknown[0], train.classes) or " Such images can only be wrong."
+        raise DataError(
+            f"{val.name}: {count_of(len(unknown), 'class', 'classes')} of {split} without a "
+            f"training image: {some_of(unknown, 3)}.{near}"
+        )
+    return train, val
+
+
+def _with_classes(data: Dataset, folder: Path) -> Dataset:
+    if data.kind == "classes":
+        return data
+    if not data[0].has_class:
+        raise UsageError(
+            f"{data.name} {data.split} has no classes of whole images.\n"
+            f"Data sets with classes: {', '.join([*names_with('classes'), 'shapes'])}"
+        )
+    classes = source(data.name).image_classes(folder)
+    return replace(data, kind="classes", labels=None, image_classes=classes)
+
+
+def class_numbers(data: Dataset) -> np.ndarray:
+    """(images,) int64"""
+    number = {name: i for i, name in enumerate(data.classes)}
+    return np.array([number[item.image_class()] for item in data], np.int64)
 
 
 def _with_masks(data: Dataset, who: str = "are needed") -> Dataset:

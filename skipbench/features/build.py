@@ -20,9 +20,17 @@ from skipbench.engine.parallel import ahead
 from skipbench.engine.progress import progress
 from skipbench.errors import NumbersError, ResourceError
 from skipbench.features.cache import evict
-from skipbench.features.stream import SHARD_BYTES, Extractor, FeatureBatch, Plan, make_plan
+from skipbench.features.stream import (
+    SHARD_BYTES,
+    Extractor,
+    FeatureBatch,
+    Plan,
+    numbers_to_store,
+    plan_for,
+)
 from skipbench.files import append_line, read_json, size_text, write_whole
 from skipbench.images import Picture
+from skipbench.records import FeatureSpec
 
 log = logging.getLogger("skipbench")
 
@@ -65,10 +73,9 @@ class StoreBuilder:
         if stored := _read_plan(self.folder / "plan.json"):
             return stored
         itemsize = DTYPES[self.spec.store_dtype].itemsize
-        return make_plan(
-            self.items, self.spec.size, self.backbone.patch,
-            itemsize * self.backbone.most_numbers_per_patch(), self.extractor.workers,
-            shard_bytes=self.shard_bytes,
+        return plan_for(
+            self.backbone, self.items, self.spec, itemsize, self.extractor.workers,
+            self.shard_bytes,
         )  # fmt: skip
 
     def is_complete(self) -> bool:
@@ -146,8 +153,9 @@ class StoreBuilder:
         numbers = 0
         for column, lacking in missing.items():
             block = int(column.partition(".")[2])
-            patches = sum(self.plan.tokens(i) for s in lacking for i in self.plan.shards[s])
-            numbers += self.backbone.numbers_per_patch(block) * patches
+            images = [i for s in lacking for i in self.plan.shards[s]]
+            pooled = bool(self.spec.pools)
+            numbers += numbers_to_store(self.backbone, self.plan, images, block, pooled)
         need, root = DTYPES[self.spec.store_dtype].itemsize * numbers, self.folder.parent
         if need > limit_bytes:
             raise ResourceError(
@@ -204,7 +212,7 @@ class StoreBuilder:
                 while done < len(self.plan.shards[shard]):
                     batch = next(batches)
                     for column in wanted:
-                        tokens, same = as_stored(batch, column, self.spec.store_dtype)
+                        tokens, same = as_stored(batch, column, self.spec)
                         parts[column].append(tokens.flatten(0, 1))
                         constant[column] += same
                     done += len(batch.images)
@@ -250,16 +258,20 @@ class StoreBuilder:
         (folder / "journal.jsonl").unlink(missing_ok=True)
 
 
-def as_stored(batch: FeatureBatch, column: str, dtype: str) -> tuple[torch.Tensor, list[int]]:
+def as_stored(
+    batch: FeatureBatch, column: str, spec: FeatureSpec
+) -> tuple[torch.Tensor, list[int]]:
     """(images, tokens, channels) in the store's precision, and the images with constant features:
     no variation over tokens beyond rounding."""
     tokens = batch.columns[column].flatten(1, 2)
-    kept = tokens.to(DTYPES[dtype]).cpu()
+    kept = tokens.to(DTYPES[spec.store_dtype]).cpu()
     if not torch.isfinite(kept).all():
         raise NumbersError(
-            f"{column} does not fit in {dtype}: values beyond ±65504.\n"
+            f"{column} does not fit in {spec.store_dtype}: values beyond ±65504.\n"
             "Use --store-dtype fp32, or features with the final norm."
         )
+    if spec.pools:
+        return kept, []
     alike = (spread(tokens.float()) < ROUNDING_SPREAD).tolist()
     return kept, [image for image, same in zip(batch.images, alike, strict=True) if same]
 

@@ -13,7 +13,7 @@ from skipbench.errors import ResourceError
 from skipbench.features.build import DTYPES, as_stored
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.features.store import Features, open_store
-from skipbench.features.stream import Extractor, make_plan
+from skipbench.features.stream import Extractor, numbers_to_store, plan_for
 from skipbench.files import size_text
 from skipbench.images import Picture
 from skipbench.records import FeatureSpec
@@ -70,10 +70,16 @@ def compute(
 ) -> MemoryFeatures:
     """The features of these images, in memory. advice: what else helps if they do not fit."""
     itemsize = DTYPES[spec.store_dtype].itemsize
-    patch_bytes = itemsize * backbone.most_numbers_per_patch()
-    plan = make_plan(items, spec.size, backbone.patch, patch_bytes, workers)
-    numbers = sum(map(backbone.numbers_per_patch, spec.blocks)) * len(spec.tensors)
-    need = itemsize * numbers * sum(map(plan.tokens, range(len(items))))
+    plan = plan_for(backbone, items, spec, itemsize, workers)
+    everything, a_block = range(len(items)), len(spec.columns) // len(spec.blocks)
+    need = (
+        itemsize
+        * a_block
+        * sum(
+            numbers_to_store(backbone, plan, everything, block, bool(spec.pools))
+            for block in spec.blocks
+        )
+    )
     free = available_bytes()
     if need > MOST_OF_MEMORY * free:
         raise ResourceError(
@@ -85,7 +91,7 @@ def compute(
     with progress(label, len(items)) as advance:
         for batch in Extractor(backbone, spec, batch_size, workers).stream(items, plan):
             for column in spec.columns:
-                tokens, same = as_stored(batch, column, spec.store_dtype)
+                tokens, same = as_stored(batch, column, spec)
                 degenerate[column] += same
                 for image, one in zip(batch.images, tokens, strict=True):
                     values[column][image] = one.numpy()

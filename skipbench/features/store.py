@@ -64,7 +64,9 @@ def model_part(backbone: Backbone) -> dict[str, Any]:
 
 def describe(backbone: Backbone, items: Sequence[Picture], spec: FeatureSpec) -> dict[str, Any]:
     """Everything a stored feature depends on, except its column. The key is the hash of it."""
+    pooled = {"pooled": True} if spec.pools else {}
     return {
+        **pooled,
         "store_version": STORE_VERSION,
         "checkpoint": backbone.facts.name,
         **model_part(backbone),
@@ -94,10 +96,9 @@ class Features(Sequence[dict[str, torch.Tensor]], ABC):
     ) -> None:
         self.plan, self.columns = plan, spec.columns
         self.strides = {  # by column: pixels per token
-            f"{tensor}.{block}": backbone.stride(block)
-            for block in spec.blocks
-            for tensor in spec.tensors
+            column: backbone.stride(int(column.rpartition(".")[2])) for column in spec.columns
         }
+        self.pooled = bool(spec.pools)  # a vector for each image, no tokens
         self.degenerate = degenerate  # by column: images with constant features
 
     @abstractmethod
@@ -114,6 +115,13 @@ class Features(Sequence[dict[str, torch.Tensor]], ABC):
         stride = self.stride(columns)
         parts = [self._on_grid(image, column, stride) for column in columns]
         return np.concatenate([p if rows is None else p[rows] for p in parts], axis=1)
+
+    def vectors(self, columns: Sequence[str]) -> np.ndarray:
+        """(images, channels) of pooled features, the columns concatenated."""
+        return np.concatenate([self._vectors(column) for column in columns], axis=1)
+
+    def _vectors(self, column: str) -> np.ndarray:
+        return np.concatenate([self.read(image, column) for image in range(len(self))])
 
     def stride(self, columns: Sequence[str]) -> int:
         """Pixels per token of the finest of these columns."""
@@ -178,13 +186,26 @@ class FeatureStore(Features):
             start = 0
             for image in images:
                 self._place[image] = (shard, start)
-                start += self.plan.tokens(image)
+                start += 1 if self.pooled else self.plan.tokens(image)
 
     def read(self, image: int, column: str) -> np.ndarray:
         shard, start = self._place[image]
+        if self.pooled:
+            return _read_rows(self.folder / column / shard_name(shard), start, 1)
         each = (self.plan.patch // self.strides[column]) ** 2  # tokens of a patch
         path = self.folder / column / shard_name(shard)
         return _read_rows(path, start * each, self.plan.tokens(image) * each)
+
+    def _vectors(self, column: str) -> np.ndarray:
+        """Shard by shard: one file for many images."""
+        found = None
+        for shard, images in enumerate(self.plan.shards):
+            rows = _read_rows(self.folder / column / shard_name(shard), 0, len(images))
+            if found is None:
+                found = np.empty((len(self), rows.shape[1]), rows.dtype)
+            found[list(images)] = rows
+        assert found is not None
+        return found
 
     def close(self) -> None:
         self._lock.release()

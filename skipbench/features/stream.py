@@ -21,6 +21,7 @@ from skipbench.backbones.base import Backbone
 from skipbench.engine.device import is_out_of_memory
 from skipbench.engine.parallel import ahead
 from skipbench.errors import NumbersError, OutOfMemory
+from skipbench.features.pool import pooled
 from skipbench.images import Picture, normalise, padded, stack, target_hw
 from skipbench.records import FeatureSpec, Side, Size
 
@@ -29,6 +30,7 @@ log = logging.getLogger("skipbench")
 # The most that an interruption loses: seconds of work even on a slow CPU.
 SHARD_BYTES = 32_000_000
 SHARD_IMAGES = 32
+POOLED_IMAGES = 256  # a vector each: fewer files, and little more work lost
 
 # Tokens in an automatic batch: on two cores, throughput is best at four images of 448 px; a GPU
 # starts with 64 of them (and halves if it is a small one).
@@ -64,6 +66,33 @@ class Plan:
             most = batch_size or max(1, token_budget // self.tokens(images[0]))
             for start in range(0, len(images), most):
                 yield images[start : start + most]
+
+
+def plan_for(
+    backbone: Backbone,
+    items: Sequence[Picture],
+    spec: FeatureSpec,
+    itemsize: int,
+    workers: int = 4,
+    shard_bytes: int = SHARD_BYTES,
+) -> Plan:
+    """itemsize: bytes of a stored number."""
+    if spec.pools:
+        most = {"bytes_per_patch": 0, "shard_images": POOLED_IMAGES}
+    else:
+        most = {"bytes_per_patch": itemsize * backbone.most_numbers_per_patch()}
+    return make_plan(
+        items, spec.size, backbone.patch, workers=workers, shard_bytes=shard_bytes, **most
+    )
+
+
+def numbers_to_store(
+    backbone: Backbone, plan: Plan, images: Sequence[int], block: int, pooled: bool
+) -> int:
+    """Of one tensor of a block, or of one pool of it."""
+    if pooled:
+        return len(images) * backbone.width(block)
+    return backbone.numbers_per_patch(block) * sum(map(plan.tokens, images))
 
 
 def make_plan(
@@ -163,6 +192,8 @@ class Extractor:
         while True:
             try:
                 features = self.backbone(pixels, self.spec.blocks, self.spec.tensors)
+                if self.spec.pools:
+                    return pooled(features, self.spec, sizes_hw, self.backbone)
                 return {f"{tensor}.{b}": x for (b, tensor), x in features.patches.items()}
             except NumbersError as error:
                 safer = SAFER.get(self.backbone.precision)

@@ -55,7 +55,7 @@ def calibrate(
         known, groups = read_baseline(Path(baseline)), grouped(wanted, name_of)
         lines = [line for name, line in sorted(known.figures.items()) if name in groups]
         wanted = [matching_entry(line, known, groups[line.figure]) for line in lines]
-    for name in sorted({e.facts["evaluation"] for e in wanted if not _has_seed(e)}):
+    for name in sorted({_name(e) for e in wanted if not _has_seed(e)}):
         log.info("%s has no seed: its scores have no noise to measure", name)
     wanted = list(filter(_has_seed, wanted))
     if not wanted:
@@ -76,7 +76,13 @@ def calibrate(
 
 
 def _has_seed(entry: Entry) -> bool:
-    return entry.first.evaluation.has_seed
+    """Not every method of an evaluation has one."""
+    return entry.first.evaluation.has_seed and entry.facts["seed"] is not None
+
+
+def _name(entry: Entry) -> str:
+    """Of the evaluation, or of its one method without a seed."""
+    return entry.first.title if entry.first.evaluation.has_seed else entry.facts["evaluation"]
 
 
 def _values(

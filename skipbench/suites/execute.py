@@ -239,7 +239,11 @@ def passes(
         specs = [need.spec for need, _ in group]
         blocks = sorted({block for spec in specs for block in spec.blocks})
         tensors = dict.fromkeys(tensor for spec in specs for tensor in spec.tensors)
-        yield group, replace(specs[0], blocks=tuple(blocks), tensors=tuple(tensors))
+        pools = dict.fromkeys(pool for spec in specs for pool in spec.pools)
+        yield (
+            group,
+            replace(specs[0], blocks=tuple(blocks), tensors=tuple(tensors), pools=tuple(pools)),
+        )
 
 
 # -- checkpoints

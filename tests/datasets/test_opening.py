@@ -71,7 +71,7 @@ class TestContract:
         assert kind.on_disk == (name != "shapes")
         assert not kind.class_sets or len(kind.labels(Path()).classes) == kind.class_sets[0]
         for split in kind.splits.values():
-            assert split.images > 0 and split.labels in ("masks", "boxes", "images")
+            assert split.images > 0 and split.labels in ("masks", "boxes", "images", "classes")
         for archive in kind.archives:
             assert archive.url.startswith("http") and archive.file.endswith(
                 (".tar", ".tgz", ".zip")
@@ -94,7 +94,10 @@ class TestContract:
     def test_labels(self, name, tmp_path):
         data = opened(name, tmp_path)
         if data.kind != "masks":
-            assert data.labels is None and data.classes == ()
+            assert data.labels is None and bool(data.classes) == (data.kind == "classes")
+            assert data.kind != "classes" or {item.image_class() for item in data} <= {
+                *data.classes
+            }
             return
         assert len(data.labels.classes) == len(data.labels.colours) == len(set(data.classes))
         assert set(data.labels.table.values()) == set(range(len(data.classes)))
@@ -117,7 +120,7 @@ class TestContract:
     def test_segments(self, name, tmp_path):
         data = opened(name, tmp_path)
         for item in data:
-            assert item.has_segments == (name != "coco20k")
+            assert item.has_segments == (name not in ("coco20k", "imagenet"))
             if not item.has_segments:
                 with pytest.raises(DataError, match="has no segments"):
                     item.segments()
@@ -911,7 +914,9 @@ def test_names_that_are_not_known(tmp_path):
         with pytest.raises(UsageError, match="Did you mean 'duts'"):
             open_dataset(name)
     with pytest.raises(UsageError, match=f"Known: {', '.join(datasets.names())}"):
-        open_dataset("imagenet")
+        open_dataset("camvid")
+    with pytest.raises(UsageError, match="Did you mean 'imagenet'"):
+        open_dataset("ILSVRC2012")
     with pytest.raises(UsageError, match="folder:PATH"):
         open_dataset("folder")
     with pytest.raises(UsageError, match=f"For your own images: folder:{tmp_path}"):

@@ -25,7 +25,7 @@ from skipbench.images import (
 from skipbench.records import Archive, Chosen, DatasetFacts
 
 Colour = tuple[int, int, int]
-Kind = Literal["masks", "boxes", "images"]
+Kind = Literal["masks", "boxes", "images", "classes"]  # classes: one for each whole image
 UNKNOWN = 254  # in the look-up table: neither a class nor ignored
 
 
@@ -109,6 +109,7 @@ class Item(ImageItem):
     labels: Labels | None = None
     read_boxes: Callable[[], Boxes] | None = None  # as annotated
     read_segments: Callable[[], np.ndarray] | None = None  # as shown; None: the mask's classes
+    class_name: str | None = None  # of the whole image
 
     def mask(self) -> np.ndarray:
         if self.mask_path is None or self.labels is None:
@@ -143,6 +144,15 @@ class Item(ImageItem):
         mask = self.mask()
         return np.where(mask == IGNORED, np.int32(-1), mask)
 
+    @property
+    def has_class(self) -> bool:
+        return self.class_name is not None
+
+    def image_class(self) -> str:
+        if self.class_name is None:
+            raise DataError(f"{self.path}: has no class")
+        return self.class_name
+
     def content(self, of: Kind) -> bytes:
         """What a fingerprint covers: the image's file size, and the labels to the last bit."""
         try:
@@ -151,7 +161,8 @@ class Item(ImageItem):
         except OSError as error:
             raise DataError(f"file disappeared: {error.filename}") from None
         boxes = self.read_boxes().content() if of == "boxes" and self.read_boxes else b""
-        return f"{length}\0".encode() + hashlib.sha256(mask + boxes).digest()
+        named = os.fsencode(self.class_name or "") if of == "classes" else b""
+        return f"{length}\0".encode() + hashlib.sha256(mask + boxes + named).digest()
 
 
 @dataclass(frozen=True)
@@ -220,6 +231,7 @@ class Dataset(Sequence[Item]):
     chosen: Chosen | None = None
     bad: tuple[str, ...] = ()  # images left out because they cannot be decoded
     empty: tuple[str, ...] = ()  # images left out because they have no box
+    image_classes: tuple[str, ...] = ()  # of whole images
 
     def __len__(self) -> int:
         return len(self.items)
@@ -237,7 +249,7 @@ class Dataset(Sequence[Item]):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return self.labels.classes if self.labels else ()
+        return self.labels.classes if self.labels else self.image_classes
 
     def only(self, names: Sequence[str], **facts: Any) -> "Dataset":
         """These images, with other facts about them."""
@@ -258,6 +270,8 @@ class Dataset(Sequence[Item]):
         """
         what = self.name.partition(":")[0]  # a folder may be renamed
         digest = hashlib.sha256(f"{what}\0{self.split}\0{self.kind}\n".encode())
+        if self.image_classes:
+            digest.update(repr(self.image_classes).encode())
         if self.labels:
             digest.update(repr((self.labels.classes, sorted(self.labels.table.items()))).encode())
         for item in self.items:
@@ -307,6 +321,10 @@ class Source(ABC):
     def labels(self, folder: Path, classes: int | None = None) -> Labels | None:
         """For data sets with masks; classes: one of `class_sets`."""
         return None
+
+    def image_classes(self, folder: Path) -> tuple[str, ...]:
+        """For data sets with classes of whole images: those of the training images, in order."""
+        return ()
 
     def splits_at(self, folder: Path) -> Mapping[str, Split]:
         """The splits in this folder; the official ones for most data sets."""

@@ -199,7 +199,7 @@ def _found_in(item: Item, kind: Kind) -> ImageCheck:
     if kind == "masks":
         counts = np.bincount(item.mask().ravel(), minlength=IGNORED + 1)
         return ImageCheck(present=np.flatnonzero(counts[:IGNORED]).tolist())
-    if kind == "images" and item.read_boxes is None:
+    if kind == "classes" or (kind == "images" and item.read_boxes is None):
         return ImageCheck()
     boxes = item.boxes()
     if boxes.drawn_on_hw not in (None, (height, width)):

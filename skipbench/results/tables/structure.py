@@ -180,16 +180,18 @@ def plain_table(found: Sequence[Entry]) -> Table:
 def _shown_facts(
     found: Sequence[Entry], facts: Sequence[Mapping[str, Any]], different: Sequence[str]
 ) -> list[str]:
-    """Those that differ; weights, classes and settings only if one checkpoint, data set or
-    evaluation has several."""
-    owners = dict.fromkeys((WEIGHTS, *found[0].first.model), "checkpoint") | {CLASSES: "dataset"}
+    """Those that differ; weights, classes and settings only if one checkpoint, data set, or method
+    of an evaluation has several."""
+    of_checkpoint = (WEIGHTS, *found[0].first.model)
+    owners = dict.fromkeys(of_checkpoint, ("checkpoint",)) | {CLASSES: ("dataset",)}
     shown = []
     for name in different:
-        owner = owners.get(name, "evaluation")
+        usual = ("evaluation",) if name in FACTS else ("evaluation", "method")
         known = facts if name != CLASSES else [one for one in facts if one[name]]  # boxes have none
-        values = {(one[owner], str(one.get(name))) for one in known}
+        whose = [tuple(one.get(fact) for fact in owners.get(name, usual)) for one in known]
+        values = {(who, str(one.get(name))) for who, one in zip(whose, known, strict=True)}
         always_shown = name in FACTS and name != "method"
-        if always_shown or len(values) > len({one[owner] for one in known}):
+        if always_shown or len(values) > len(set(whose)):
             shown.append(name)
     return shown if {"checkpoint", "residual"} & set(shown) else ["checkpoint", *shown]
 
