@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from skipbench.errors import CheckpointError, did_you_mean, printable, some_of
+from skipbench.errors import CheckpointError, did_you_mean, some_of
 
 ANCHORS = ("patch_embed.proj.weight", "embeddings.patch_embeddings.projection.weight")
 TEACHER_WORDS = frozenset(
@@ -239,32 +239,6 @@ def _nothing_found(tree: Any, name: str) -> str:
         f"{name}: no vision transformer found among its {len(keys)} tensors (none is named\n"
         f"patch_embed.proj.weight after a known prefix). It contains: {some_of(keys)}"
     )
-
-
-# Other architectures, by a key that each of them has and no supported one.
-FOREIGN = {
-    "a Swin Transformer": r"\blayers\.\d+\.(blocks\.\d+|downsample)\.",
-    "a BEiT": r"relative_position_bias_table",
-    "a ConvNeXt": r"\.(dwconv|conv_dw)\.|\bdownsample_layers\.",
-    "a ResNet": r"\blayer[1-4]\.\d+\.conv\d\.|\.layer\.\d+\.convolution\.",
-    "a SigLIP": r"\battn_pool\.latent$|\bvision_model\.head\.probe$",
-    "a CLIP": r"\btransformer\.resblocks\.|\bvision_model\.pre_layrnorm\.|^norm_pre\.",
-    "a DINOv3": r"\brope_embed\.|\bstorage_tokens$|^(model\.)?layer\.\d+\.attention\.q_proj\.",
-    "an EVA or Perception Encoder": r"\battn\.(q_bias$|q_proj\.|inner_attn_ln\.)|\bmlp\.fc1_g\.",
-}
-
-
-def name_foreign(tree: Any, name: str) -> str:
-    """The message for a recognised architecture that is not supported; else empty."""
-    keys = [".".join([*path, key]) for path, key, _ in tensors_of(tree)]
-    for what, pattern in FOREIGN.items():
-        if key := next((key for key in keys if re.search(pattern, key)), None):
-            return (
-                f"{name} looks like {what} (it has {printable(key)}), which cannot be loaded yet.\n"
-                "Supported are plain vision transformers with learned positions: DINO, DINOv2, "
-                "iBOT, MAE,\nMoCo v3, DeiT, and timm's and transformers' equivalents."
-            )
-    return ""
 
 
 # --- names -----------------------------------------------------------------------------------

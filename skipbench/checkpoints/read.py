@@ -7,7 +7,8 @@ import torch
 
 from skipbench.checkpoints.facts import Expected, Metadata, gather_facts, stated_grid
 from skipbench.checkpoints.files import RawFile, read_file
-from skipbench.checkpoints.layouts import find_backbone, name_foreign
+from skipbench.checkpoints.foreign import explained
+from skipbench.checkpoints.layouts import find_backbone
 from skipbench.checkpoints.shape import canonical
 from skipbench.checkpoints.timm_hub import is_plain, open_timm
 from skipbench.errors import CheckpointError
@@ -62,7 +63,7 @@ def as_checkpoint(
         found = find_backbone(raw.tree, weights, name)
         state, shape = canonical(found.state, stated_grid(metadata, found), name)
     except CheckpointError as error:
-        raise CheckpointError(name_foreign(raw.tree, name) or str(error)) from None
+        raise CheckpointError(explained(raw.tree, name, str(raw.path)) or str(error)) from None
     facts = gather_facts(raw, found, metadata, shape, expected, name, position_rule)
     return Checkpoint(state, facts)
 

@@ -110,10 +110,7 @@ def _is_matrix(state: State, key: str, name: str) -> bool:
 
 def _square_grid(state: State, name: str) -> tuple[int, int]:
     if "pos_embed" not in state:
-        raise CheckpointError(
-            f"{name}: pos_embed is missing. Models with rotary positions, such as DINOv3, EVA-02 "
-            "and\nPerception Encoder, cannot be loaded yet."
-        )
+        raise CheckpointError(f"{name}: pos_embed is missing, as in models with rotary positions")
     entries = state["pos_embed"].shape[1]
     for prefix in (1, 0, 2):  # with the class token, without it, with a distillation token too
         side = math.isqrt(max(entries - prefix, 0))

@@ -147,15 +147,29 @@ def is_plain(module: Any) -> bool:
 # -- the weights of a file, in a module
 
 
+@dataclass(frozen=True)
+class Fit:
+    """One dictionary of a file, without one prefix, under the names of a module."""
+
+    branch: Branch
+    state: dict[str, torch.Tensor]
+    missing: list[str]  # but for poolings
+    unexpected: list[str]  # but for heads and computed buffers
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.missing and not self.unexpected
+
+
 def load_into(module: Any, raw: RawFile, weights: str | None, name: str) -> Branch:
     """Strict: every tensor that features need is in the file, and nothing else but heads."""
-    own = module.state_dict()
-    fits = sorted(_fits(module, raw.tree), key=lambda fit: len(fit[1]) + len(fit[2]))
-    whole = [fit for fit in fits if not fit[1] and not fit[2]]
+    found = list(fits(module, raw.tree))
+    whole = [fit for fit in found if fit.is_whole]
     if not whole:
-        raise CheckpointError(_misfit(name, type(module).__name__, fits))
-    branch = choose([fit[0] for fit in whole], weights, name, raw.tree)
-    state = next(state for one, _, _, state in whole if one is branch)
+        raise CheckpointError(_misfit(name, type(module).__name__, found))
+    branch = choose([fit.branch for fit in whole], weights, name, raw.tree)
+    state = next(fit.state for fit in whole if fit.branch is branch)
+    own = module.state_dict()
     wrong = [
         f"{key} is {tuple(value.shape)}, not {tuple(own[key].shape)}"
         for key, value in state.items()
@@ -163,19 +177,14 @@ def load_into(module: Any, raw: RawFile, weights: str | None, name: str) -> Bran
     ]
     if wrong:
         raise CheckpointError(f"{name}: tensors of a wrong shape:\n{some_of(wrong, 3)}")
-    state = {
-        key: value.float() if value.is_floating_point() else value for key, value in state.items()
-    }
-    refuse_non_finite(state, name)
-    module.load_state_dict(state, strict=False)
+    floats = {key: value.float() for key, value in state.items() if value.is_floating_point()}
+    refuse_non_finite(floats, name)
+    module.load_state_dict({**state, **floats}, strict=False)
     return branch
 
 
-Fit = tuple[Branch, list[str], list[str], dict[str, torch.Tensor]]  # missing, unexpected, state
-
-
-def _fits(module: Any, tree: Any) -> Iterator[Fit]:
-    """Each dictionary of the file, without each known prefix, under the module's names."""
+def fits(module: Any, tree: Any) -> Iterator[Fit]:
+    """How each dictionary of tensors fits, with each prefix that may lead to a model."""
     own = module.state_dict()
     translate = getattr(sys.modules[type(module).__module__], "checkpoint_filter_fn", None)
     for branch in _candidates(tree):
@@ -189,13 +198,12 @@ def _fits(module: Any, tree: Any) -> Iterator[Fit]:
         except Exception:  # written for the files that it knows
             continue
         needed = {key for key in own if key.split(".")[0] not in POOLING}
-        missing = sorted(needed - state.keys())
-        # Buffers that are computed, not trained, were once stored.
-        extra = sorted(key for key in state.keys() - own.keys() if not _may_be_left_out(key))
-        yield branch, missing, extra, state
+        more = [key for key in state.keys() - own.keys() if not _may_be_left_out(key)]
+        yield Fit(branch, state, sorted(needed - state.keys()), sorted(more))
 
 
 def _may_be_left_out(key: str) -> bool:
+    """Heads, and buffers that once were stored."""
     last = key.rpartition(".")[2]
     return bool(head_of(key)) or last in ("relative_position_index", "attn_mask", "k_bias")
 
@@ -205,7 +213,7 @@ def _candidates(tree: Any) -> Iterator[Branch]:
     for path, key, state in tensors_of(tree):
         words = key.split(".")[:-1]
         for count in range(len(words) + 1):
-            prefix = ".".join([*words[:count], ""]) if count else ""
+            prefix = "".join(f"{word}." for word in words[:count])
             if not PREFIX_WORDS.issuperset(words[:count]):
                 break
             if (path, prefix) not in seen:
@@ -213,10 +221,11 @@ def _candidates(tree: Any) -> Iterator[Branch]:
                 yield Branch(path, prefix, state)
 
 
-def _misfit(name: str, kind: str, fits: list[Fit]) -> str:
-    if not fits:
+def _misfit(name: str, kind: str, found: list[Fit]) -> str:
+    if not found:
         return f"{name}: contains no weights of a {kind}"
-    _, missing, extra, _ = fits[0]
+    best = min(found, key=lambda fit: len(fit.missing) + len(fit.unexpected))
     lines = [f"{name}: its weights are not those of this model ({kind}); nothing was loaded."]
-    lines += [f"missing: {some_of(missing)}"] if missing else []
-    return "\n".join([*lines, f"unexpected: {some_of(extra)}"] if extra else lines)
+    lines += [f"missing: {some_of(best.missing)}"] if best.missing else []
+    lines += [f"unexpected: {some_of(best.unexpected)}"] if best.unexpected else []
+    return "\n".join(lines)

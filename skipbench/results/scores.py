@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 from skipbench.errors import UsageError, did_you_mean
 from skipbench.evaluations import Evaluation, evaluation_of
 from skipbench.record_store import is_number
-from skipbench.records import Result, chosen_words
+from skipbench.records import IMAGENET, Result, chosen_words
 from skipbench.results.read import Stored
 from skipbench.results.words import dataset_name, setting_text
 
@@ -143,8 +143,9 @@ class Score:
     @cached_property
     def model(self) -> dict[str, Any]:
         """What else changes the score with the same weights file."""
-        names = ("weights", "heads", "norm_eps", "position_rule")
-        return {name: self.result.checkpoint.get(name) for name in names}
+        names = ("weights", "heads", "norm_eps", "position_rule", "rope_keys")
+        facts = {name: self.result.checkpoint.get(name) for name in names}
+        return {**facts, "preprocessing": self._preprocessing() or None}
 
     @property
     def sha256(self) -> str:
@@ -164,6 +165,7 @@ class Score:
             self._other_protocol(),
             self._chosen_block(),
             self._constant_features(),
+            self._preprocessing(),
             *self.evaluation.remarks(self.result),
         ]
         if self.result.checkpoint.get("warning"):
@@ -200,6 +202,19 @@ class Score:
         most = max(filter(is_number, counts), default=0)
         images = self.result.dataset["images"]
         return f"constant features in {most:,} of {images:,} images" if most else ""
+
+    def _preprocessing(self) -> str:
+        """Other than ImageNet's, which most models were trained with."""
+        how, usual = self.result.checkpoint.get("preprocessing"), asdict(IMAGENET)
+        if not isinstance(how, dict):
+            return ""
+        mean, std = (" ".join(f"{x:.3g}" for x in how[name]) for name in ("mean", "std"))
+        words = []
+        if any(list(how[name]) != list(usual[name]) for name in ("mean", "std")):
+            words.append(f"normalised with mean {mean} and deviation {std}")
+        if how["interpolation"] != usual["interpolation"]:
+            words.append(f"{how['interpolation']} resizing")
+        return ", ".join(words)
 
     def _chosen_block(self) -> str:
         if len(self.blocks) < 2:

@@ -120,6 +120,8 @@ def test_they_are_compared_and_reported_together(everything):
     names = [records[0].checkpoint["name"] for records in made.values()]
     table = skipbench.table(folder).text()
     assert all(name in table for name in names)
+    assert "hummingbird with size 64x96 instead of 512x512, k 3 instead of 30; bicubic" in table
+    assert "normalised with mean 0.5 0.5 0.5 and deviation 0.5 0.5 0.5, bicubic resizing" in table
     page = skipbench.report(folder, out=folder.parent / "report.html").read_text()
     assert all(name in page for name in names)
     pairs = skipbench.compare(*names[:2], results=folder)

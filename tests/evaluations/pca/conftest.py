@@ -26,7 +26,8 @@ def world(tmp_path_factory):
     """Checkpoints a.pth, b.pth and c.pth, three pictures, one cache for all tests."""
     folder = tmp_path_factory.mktemp("world")
     for name, shape in STATES.items():
-        torch.save(original_state(width=64, **shape), folder / f"{name}.pth")
+        said = {"num_heads": 1, "position_rule": "offset"}
+        torch.save(original_state(width=64, **shape) | said, folder / f"{name}.pth")
     for seed, (name, size_hw) in enumerate(SIZES_HW.items()):
         put(folder / "photos" / f"{name}.png", scene(size_hw, seed))
     return folder

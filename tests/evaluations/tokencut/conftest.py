@@ -28,7 +28,7 @@ def weights():
 @pytest.fixture
 def ckpt(tmp_path, weights):
     path = tmp_path / "skip.pth"
-    torch.save(weights, path)
+    torch.save({**weights, "num_heads": 1, "position_rule": "offset"}, path)
     return path
 
 
@@ -36,7 +36,7 @@ def ckpt(tmp_path, weights):
 def weights_file(tmp_path_factory, weights):
     """The same weights where no test removes them."""
     path = tmp_path_factory.mktemp("weights") / "skip.pth"
-    torch.save(weights, path)
+    torch.save({**weights, "num_heads": 1, "position_rule": "offset"}, path)
     return path
 
 
