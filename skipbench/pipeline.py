@@ -21,7 +21,7 @@ from skipbench.backbones.opening import open_model
 from skipbench.checkpoints import Expected
 from skipbench.datasets import Dataset
 from skipbench.engine.device import choose_device, choose_precision
-from skipbench.errors import NumbersError, UnclearVariant, UsageError
+from skipbench.errors import NumbersError, UnclearVariant, UsageError, did_you_mean
 from skipbench.features.cache import DEFAULT_LIMIT
 from skipbench.features.layers import parse_layers
 from skipbench.features.source import default_workers
@@ -214,6 +214,10 @@ def load_backbone(
     reading: residual, weights, expected, position_rule, preprocess, rope_keys, device, as for
     `inspect`.
     """
+    for name in reading.keys() - Reading.__annotations__:
+        near = did_you_mean(name, Reading.__annotations__)
+        near = " Give expected=Expected(heads=…)." if name == "heads" else near
+        raise TypeError(f"load_backbone() got an unexpected keyword argument {name!r}.{near}")
     device = choose_device(reading.get("device", "auto"))
     choose_precision(precision, device)  # a wrong one is reported before any work
     return inspect(source, **reading).backbone(precision)

@@ -72,8 +72,8 @@ def timm_of_folder(path: Path, config: Mapping[str, Any]) -> TimmModel:
 def _require_known(name: str) -> None:
     import timm
 
-    known = timm.list_models(pretrained=True)
-    if name not in known and name.partition(".")[0] not in timm.list_models():
+    known = [*timm.list_models(), *timm.list_models(pretrained=True)]
+    if name not in known:
         raise CheckpointError(f"timm has no model {name!r}.{did_you_mean(name, known)}")
 
 
