@@ -139,3 +139,18 @@ def test_check_fails_where_a_figure_has_fallen(run, tree, evaluated):
 
 def test_the_demo_runs_it(tree, evaluated):
     assert "token spread" in (tree / "demo" / "report.html").read_text()
+
+
+def test_your_own_model(tmp_path, monkeypatch):
+    """The module of the manual, as it stands there."""
+    (text,) = re.findall(r"```python\n# mine.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "mine.py").write_text(text)
+    found = subprocess.run(
+        [sys.executable, "-m", "skipbench", "cluster", "--ckpt", "python:mine:Mine", "--dataset",
+         "shapes", "--limit", "4", "--size", "64x80", "--clusters", "4", "--json"],
+        cwd=tmp_path, env={**os.environ, "SKIPBENCH_CACHE": "cache"}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    record = json.loads(found.stdout)
+    assert record["checkpoint"]["layout"] == "Mine" and record["checkpoint"]["width"] == 192

@@ -161,7 +161,7 @@ def examine(model: Model, device: torch.device | str = "cpu") -> Verdict:
     if len(health) == 2:
         return judge(health["skip"], health["skipless"])
     (only,) = health
-    reason = "it cannot be run in the other way"
+    reason = "it can only be run this way"
     return Verdict(only, reason, health.get("skip"), health.get("skipless"))
 
 

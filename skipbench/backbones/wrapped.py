@@ -102,7 +102,9 @@ class Wrapped(Backbone):
                 ) from error
         self.strides = tuple(self._stride(block, shapes[block], trial_hw) for block in blocks)
         self.widths = tuple(shapes[block][2] for block in blocks)
-        self.facts = replace(self.facts, width=self.widths[-1])
+        rotary = {"rope_keys": "--rope-keys"} if self.facts.rope_keys else {}
+        sources = {**self.facts.sources, **rotary}
+        self.facts = replace(self.facts, width=self.widths[-1], sources=sources)
 
     def try_on(self, size_hw: tuple[int, int], names: Sequence[str] = OUTPUTS[:1]) -> BlockOutputs:
         """All blocks, for one image of noise."""

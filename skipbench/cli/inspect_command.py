@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from skipbench.cli.commands import command
 from skipbench.console import echo_json, page, plain_table, shown
 from skipbench.errors import count_of
+from skipbench.records import Preprocessing
 from skipbench.settings.groups import CheckpointSettings
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ FACTS = {
     "layout": "layout", "weights": "weights used", "residual": "residual, from the file",
     "depth": "blocks", "width": "width", "heads": "heads", "patch": "patch",
     "mlp_width": "MLP width", "grid_hw": "position grid", "position_rule": "position rule",
+    "rope_keys": "keys and rotary positions", "preprocessing": "preprocessing",
     "registers": "register tokens", "layer_scale": "layer scale", "epoch": "epoch",
     "optimizer": "optimizer", "initialisation": "initialisation", "sha256": "sha256",
 }  # fmt: skip
@@ -69,7 +71,9 @@ def _facts_table(found: "Inspection") -> Any:
     table.add_column("value", overflow="fold")
     table.add_column("read from", style="dim", overflow="fold")
     for name, label in FACTS.items():
-        table.add_row(label, shown(_text(getattr(facts, name))), shown(facts.sources.get(name, "")))
+        value, source = getattr(facts, name), facts.sources.get(name, "")
+        if value is not None or source:  # else it has no such thing
+            table.add_row(label, shown(_text(value)), shown(source))
     for head, count in facts.dropped.items():
         what = f"{shown(head)} ({count_of(count, 'tensor')})"
         table.add_row("dropped", what, "not needed for features")
@@ -81,6 +85,9 @@ def _text(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Preprocessing):
+        mean, std = (" ".join(f"{x:.3g}" for x in each) for each in (value.mean, value.std))
+        return f"mean {mean}, deviation {std}, {value.interpolation}"
     return f"{value[0]}×{value[1]}" if isinstance(value, tuple) else str(value)
 
 
@@ -118,8 +125,10 @@ def _print_verdict(console: Any, found: "Inspection") -> None:
         "relative to their length (0: all equal).\nrank: effective rank of the centred tokens. "
         "attention: mean distance from a patch to those it attends to, in patches.[/dim]\n"
     )
-    looks = f"look {verdict.winner}" if verdict.winner else "fit both skip and skipless or neither"
-    console.print(f"[bold]weights {looks}[/bold]: {verdict.reason}")
+    if len(verdict.variants) > 1:
+        winner = verdict.winner
+        looks = f"look {winner}" if winner else "fit both skip and skipless or neither"
+        console.print(f"[bold]weights {looks}[/bold]: {verdict.reason}")
     if choice:
         console.print(f"run as [bold]{choice.residual}[/bold], because of {shown(choice.source)}")
     for note in found.health.notes if found.health else ():

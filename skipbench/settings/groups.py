@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 EXPECTED = {"depth": int, "width": int, "patch": int, "heads": int, "sha256": str}
 LABEL_TYPES = {name: int if name == "epoch" else str for name in LABELS}
 WEIGHTS = (
-    "Weights file or folder, timm:NAME[@FILE], hf:NAME or python:MODULE:NAME "
+    "Weights file or folder, timm:NAME, timm:NAME@FILE, hf:NAME or python:MODULE:FUNCTION "
     "(`skipbench manual checkpoints`)."
 )
 SIZES = "N, HxW, short:N, long:N or native"

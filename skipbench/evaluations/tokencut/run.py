@@ -19,7 +19,7 @@ from skipbench.datasets import Dataset, Item
 from skipbench.engine.device import is_out_of_memory
 from skipbench.engine.machine import peak_bytes
 from skipbench.engine.progress import Progress, progress
-from skipbench.errors import OutOfMemory
+from skipbench.errors import OutOfMemory, UsageError
 from skipbench.evaluations.data import check_labelled
 from skipbench.evaluations.estimate import TRIAL_IMAGES, Estimate
 from skipbench.evaluations.resume import Arrays, Chunks
@@ -64,6 +64,11 @@ class Finder:
         self.inspection, self.settings = inspection, settings
         self.backbone: Backbone = inspection.backbone(settings.precision)
         self.blocks = parse_layers(settings.layers, self.backbone.depth)
+        if settings.feature not in self.backbone.tensors:
+            facts, there = self.backbone.facts, " or ".join(self.backbone.tensors)
+            raise UsageError(
+                f"{facts.name} ({facts.layout}) has no {settings.feature}: use --feature {there}"
+            )
         size = parse_size(settings.size)
         self.spec = FeatureSpec(blocks=self.blocks, tensors=(settings.feature,), size=size)
         self.seconds = {"features": 0.0, "cutting": 0.0}
