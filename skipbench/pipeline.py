@@ -269,5 +269,11 @@ def log_adaptation(backbone: Backbone, spec: FeatureSpec) -> None:
         size_hw = padded(spec.size, backbone.patch)
         if size_hw != spec.size:
             log.info("images are padded from %d×%d to %d×%d", *spec.size, *size_hw)
+    strides = sorted({backbone.stride(block) for block in spec.blocks})
+    if len(strides) > 1:
+        log.info(
+            "blocks with %s pixels per token: where they are used together, coarser grids are "
+            "resized to the finest", " and ".join(map(str, strides)),
+        )  # fmt: skip
     if adapted := backbone.adaptation(size_hw):
         log.info("%s", adapted)

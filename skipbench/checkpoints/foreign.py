@@ -4,6 +4,7 @@ Tensors show neither activations nor norms nor rotary frequencies, so such a mod
 name: timm's, or the config.json of a transformers folder.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -62,11 +63,15 @@ def _recognised(tensors: Mapping[str, torch.Tensor]) -> tuple[str, str, tuple[st
     for what, (pattern, modules) in KNOWN.items():
         if key := next((key for key in tensors if re.search(pattern, key)), None):
             return what, key, modules
-    block = next((key for key in tensors if re.search(BLOCK, key)), None)
-    if block and not any(key.endswith("pos_embed") for key in tensors):
+    if not any(re.search(BLOCK, key) for key in tensors):
+        return None
+    positions = next((x for key, x in tensors.items() if key.endswith("pos_embed")), None)
+    if positions is None:
         return "a vision transformer with rotary positions", "no pos_embed", ("eva",)
-    if block and not any(key.endswith("cls_token") for key in tensors):
-        return "a vision transformer without a class token", block, ("vision_transformer",)
+    has_class = any(key.endswith("cls_token") for key in tensors)
+    count = positions.shape[1] if positions.ndim == 3 else 2  # not a square
+    if not has_class and math.isqrt(count) ** 2 == count:
+        return "a vision transformer without a class token", "no cls_token", ("vision_transformer",)
     return None
 
 
