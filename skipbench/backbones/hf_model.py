@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from skipbench.backbones.base import BlockOutputs, Column, Model
-from skipbench.backbones.projections import projection_weights
 from skipbench.backbones.wrapped import Wrapped, by_kind, require, wrapped_model
 from skipbench.checkpoints import Expected
 from skipbench.checkpoints.facts import NOT_STATED, Metadata, preprocessing_of
@@ -36,13 +35,12 @@ class TransformersBackbone(Wrapped):
         self.module = module.eval().requires_grad_(False)
         self.facts = facts
         self.residual, self.device, self.precision = "skip", torch.device("cpu"), "fp32"
-        self.layers = _layers(module, facts.depth)
+        self.layers = self.attending = _layers(module, facts.depth)
         self.norm = _final_norm(module)
         known = inspect.signature(module.forward).parameters
         resized = "interpolate_pos_encoding" in known
         self._more = {"interpolate_pos_encoding": True} if resized else {}
         self._takes_patches = "spatial_shapes" in known  # SigLIP 2 with native aspect ratios
-        self.projections = projection_weights(self.layers)
 
     def tokens(
         self, images: torch.Tensor, blocks: Sequence[int], names: Sequence[str]

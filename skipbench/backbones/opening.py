@@ -33,11 +33,12 @@ def open_model(
     expected = expected or Expected()
     given = source.model if isinstance(source, Given) else None
     where = source_of(source)
+    name = where.title
     if where.kind == "hf" and where.path is None:
         from skipbench.backbones.hf_model import fetch
 
         where = replace(where, path=fetch(where.name))
-    model = _opened(where, given, residual, weights, expected, position_rule, rope_keys)
+    model = _opened(where, name, given, residual, weights, expected, position_rule, rope_keys)
     if rope_keys == "after" and model.facts.rope_keys is None:
         raise UsageError(
             f"--rope-keys after: {model.facts.name} ({model.facts.layout}) has no rotary positions"
@@ -50,6 +51,7 @@ def open_model(
 
 def _opened(
     where: ModelSource,
+    name: str,
     given: Any,
     residual: Residual | None,
     weights: str | None,
@@ -58,7 +60,7 @@ def _opened(
     rope_keys: RopeKeys,
 ) -> Model:
     where.ensure_exists()
-    name, opened = where.title, None
+    opened = None
     if where.kind == "python":
         from skipbench.backbones.own_model import own_model
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from skipbench.backbones.base import BlockOutputs, Model
-from skipbench.backbones.projections import projection_weights
 from skipbench.backbones.wrapped import Wrapped, by_kind, require, wrapped_model
 from skipbench.checkpoints import Expected
 from skipbench.checkpoints.read import require_hash
@@ -31,7 +30,7 @@ class TimmBackbone(Wrapped):
         has_prefix = "return_prefix_tokens" in known and getattr(module, "num_prefix_tokens", None)
         self._more = {"return_prefix_tokens": True} if has_prefix else {}
         blocks = getattr(module, "blocks", ())
-        self.projections = projection_weights(blocks) if len(blocks) == facts.depth else {}
+        self.attending = blocks if len(blocks) == facts.depth else ()
 
     def identity(self) -> dict[str, Any]:
         return super().identity() | self.made_as

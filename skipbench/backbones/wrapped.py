@@ -1,9 +1,8 @@
 """Other libraries' models, run as they are; a trial image shows what they give."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from skipbench.backbones.base import (
     Column,
     Model,
 )
-from skipbench.backbones.projections import Watch, Weights
+from skipbench.backbones.projections import Watch, projection_weights
 from skipbench.checkpoints import Expected
 from skipbench.engine.device import is_out_of_memory
 from skipbench.errors import CheckpointError, first_line
@@ -30,7 +29,7 @@ class Wrapped(Backbone):
     """A frozen `torch.nn.Module`. A family implements `tokens`."""
 
     module: Any
-    projections: Weights = MappingProxyType({})
+    attending: Iterable[torch.nn.Module] = ()  # its blocks, if each has an attention
     strides: tuple[int, ...] = ()  # by block
     widths: tuple[int, ...] = ()
 
@@ -47,7 +46,7 @@ class Wrapped(Backbone):
         inside = sorted(set(tensors) - set(names))
         if not inside:
             return self.tokens(images, blocks, names)
-        with Watch(self.projections, blocks, self.facts.rope_keys or "before") as watch:
+        with self._watch(blocks) as watch:
             outputs = self.tokens(images, blocks, names or OUTPUTS[:1])
         split = self._by_kind_of_token(watch.found, outputs, inside)
         return split if not names else BlockOutputs(
@@ -55,6 +54,10 @@ class Wrapped(Backbone):
             outputs.class_token | split.class_token,
             outputs.registers | split.registers,
         )  # fmt: skip
+
+    def _watch(self, blocks: Sequence[int]) -> Watch:
+        weights = projection_weights(self.attending)
+        return Watch(weights, blocks, self.facts.rope_keys or "before")
 
     def _by_kind_of_token(
         self, found: Mapping[Column, torch.Tensor], like: BlockOutputs, names: Sequence[str]
@@ -114,7 +117,7 @@ class Wrapped(Backbone):
 
     def _shapes(self, size_hw: tuple[int, int]) -> Shapes:
         """Also finds out whether each block has queries, keys and values of all its tokens."""
-        with Watch(self.projections, range(self.depth), "before") as watch:
+        with self._watch(range(self.depth)) as watch:
             found = self.try_on(size_hw).patches
         whole = [  # not of a window, and not of several at once
             x.ndim == 3

@@ -150,6 +150,7 @@ def test_a_model_of_the_hub_is_a_folder(tmp_path, monkeypatch):
     )  # fmt: skip
     model = open_model("hf:someone/vit")
     assert asked[0][0] == "someone/vit" and "*config.json" in asked[0][1]
+    assert model.facts.name == "hf:someone/vit"
     assert model.facts.heads == 2 and model.variants == ("skip", "skipless")
 
     def fails(name, allow_patterns):
@@ -158,3 +159,27 @@ def test_a_model_of_the_hub_is_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fails)
     with pytest.raises(CheckpointError, match="hf:someone/vit could not be loaded: the download f"):
         open_model("hf:someone/vit")
+
+
+def test_pretrained_weights_of_timm(monkeypatch):
+    """As if they were in the hub's cache."""
+    from huggingface_hub import constants
+
+    plain, asked = timm.create_model, []
+
+    def create(name, pretrained=False, **options):
+        asked.append(pretrained)
+        torch.manual_seed(0)
+        return plain(name, **options)
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(timm, "create_model", create)
+    model = open_model("timm:test_convnext")
+    assert asked[-1] is True and model.facts.name == "timm:test_convnext"
+    assert model.facts.sources["sha256"] == "hash of the tensors"
+    assert open_model("timm:test_convnext").facts.sha256 == model.facts.sha256
+    images = pixels(1, 3, 64, 96)
+    with torch.no_grad():
+        own = create("test_convnext").eval().forward_intermediates(images, intermediates_only=True)
+    mine = model.backbone("skip")(images, (2,), ("tokens",)).patches[2, "tokens"]
+    assert torch.equal(mine.permute(0, 3, 1, 2), own[2])
