@@ -205,7 +205,7 @@ def shards_of(index: Path) -> list[Path]:
     missing = [part.name for part in parts if not part.is_file()]
     if missing:
         raise CheckpointError(
-            f"{index.parent}: {len(missing)} of its {len(parts)} weights files are missing: "
+            f"{index.parent}: weights files are missing ({len(missing)} of {len(parts)}): "
             f"{some_of(missing)}.\nDownload the rest; nothing was loaded."
         )
     return parts

@@ -123,7 +123,7 @@ def assess(residual: Residual, blocks: tuple[BlockHealth, ...]) -> VariantHealth
     """Were the weights trained in this variant, and are its features usable?"""
     against = []
     kept = retention(blocks)
-    largest = max((b for b in blocks if b.finite), key=lambda b: b.growth)
+    largest = max((b for b in blocks if b.finite), key=lambda b: b.growth, default=None)
     broken = next((b for b in blocks if not b.finite), None)
     if broken:
         against.append(f"NaN or Inf arises in block {broken.block}")
@@ -131,7 +131,7 @@ def assess(residual: Residual, blocks: tuple[BlockHealth, ...]) -> VariantHealth
         against.append(
             f"tokens collapse onto one vector (each block keeps {kept:.0%} of their spread)"
         )
-    if largest.growth > MOST_GROWTH:
+    if largest and largest.growth > MOST_GROWTH:
         against.append(f"the norm grows {largest.growth:.0f}-fold in block {largest.block}")
     flat = next((b for b in blocks if b.finite and b.spread < COLLAPSED_SPREAD), None)
     note = flat and f"spread {flat.spread:.1g} after block {flat.block}: features collapse"
@@ -178,8 +178,8 @@ def choose_variant(
     """From the user, else from the file, else from the weights' health; None: unclear."""
     if asked and asked not in [one.residual for one in verdict.variants]:
         raise UsageError(
-            f"{facts.name} ({facts.layout}) can only be run as it is, which is "
-            f"{verdict.variants[0].residual}: leave out --residual {asked}"
+            f"{facts.name} ({facts.layout}) always runs {verdict.variants[0].residual}: "
+            f"drop --residual {asked}"
         )
     residual = asked or facts.residual
     source = "--residual" if asked else facts.sources.get("residual", "")

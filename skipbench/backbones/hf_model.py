@@ -128,9 +128,9 @@ def transformers_model(
     needed = ("num_hidden_layers", "hidden_size", "patch_size")
     if hasattr(vision, "depths") or not all(hasattr(vision, fact) for fact in needed):
         raise CheckpointError(
-            f"{name}: {type(module).__name__} is no plain vision transformer. Hierarchical models "
-            "run\nthrough timm: `--ckpt timm:NAME` or timm:NAME@FILE with the same weights in "
-            "timm's layout."
+            f"{name}: {type(module).__name__} is not a plain vision transformer. Hierarchical "
+            "models run\nthrough timm: `--ckpt timm:NAME`, or timm:NAME@FILE with the same weights "
+            "in timm's layout."
         )
     depth, width, patch = (getattr(vision, fact) for fact in needed)
     patch = patch if isinstance(patch, int) else patch[0]

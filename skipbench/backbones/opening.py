@@ -43,6 +43,11 @@ def open_model(
         raise UsageError(
             f"--rope-keys after: {model.facts.name} ({model.facts.layout}) has no rotary positions"
         )
+    if position_rule and model.facts.position_rule is None:
+        raise UsageError(
+            f"--position-rule {position_rule}: {model.facts.name} ({model.facts.layout}) resamples "
+            "its positions by itself"
+        )
     if preprocess == "imagenet":
         sources = {**model.facts.sources, "preprocessing": "--preprocess imagenet"}
         model = replace(model, facts=replace(model.facts, preprocessing=IMAGENET, sources=sources))

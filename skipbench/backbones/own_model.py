@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -82,9 +82,12 @@ def own_model(name: str, given: Any, expected: Expected, residual: Residual | No
         return Model(module.facts, 0, _copies(module), (module.residual,), module.only_hw)
     if not isinstance(module, torch.nn.Module) or not hasattr(module, "patch_size"):
         raise CheckpointError(
-            f"{title} gives a {type(module).__name__}; expected a torch.nn.Module with a "
+            f"{title} returns {type(module).__name__}; expected a torch.nn.Module with a "
             "`patch_size`,\nor a skipbench Backbone (`skipbench manual extending`)."
         )
+    stated = getattr(module, "residual", None)
+    if stated not in (None, *get_args(Residual)):
+        raise CheckpointError(f"{title}: residual is {stated!r}; expected skip or skipless")
     module = module.eval()
     patch = _patch(module, title)
     trial = embedded_photographs((GRID_HW[0] * patch, GRID_HW[1] * patch))[:2].to(_device(module))
@@ -98,7 +101,7 @@ def own_model(name: str, given: Any, expected: Expected, residual: Residual | No
         width=last.shape[2] if last.ndim == 3 else last.shape[1],
         depth=len(outputs),
         patch=patch,
-        residual=residual or getattr(module, "residual", None) or "skip",
+        residual=residual or stated or "skip",
         preprocessing=_preprocessing(module, title),
         sources={
             "sha256": "hash of the tensors", "layout": "its class", "width": "its output",
@@ -223,7 +226,7 @@ def _refuse_odd_behaviour(backbone: OwnBackbone, images: torch.Tensor) -> None:
         scale = float(tokens.abs().max()) or 1.0
         if float((tokens - again[column]).abs().max()) > SAME * scale:
             raise CheckpointError(
-                f"{name}: the same images give other tokens the second time. Something in its "
+                f"{name}: the same images give different tokens on a second pass. Something in its "
                 "forward is\nrandom, although the module is in eval mode."
             )
         single = torch.cat([one[column] for one in alone])

@@ -10,6 +10,7 @@ import torch
 from skipbench.backbones.base import BlockOutputs, Model
 from skipbench.backbones.wrapped import Wrapped, by_kind, require, wrapped_model
 from skipbench.checkpoints import Expected
+from skipbench.checkpoints.layouts import named_branch, notes_on
 from skipbench.checkpoints.read import require_hash
 from skipbench.checkpoints.timm_hub import TimmModel, load_into, preprocessing_of
 from skipbench.errors import CheckpointError
@@ -65,9 +66,12 @@ def timm_model(
     module, kind = opened.module, type(opened.module).__name__
     if not hasattr(module, "forward_intermediates"):
         raise CheckpointError(f"{name}: timm's {kind} gives no intermediate features")
-    role = None
+    role: str | None = None
+    notes: tuple[str, ...] = ()
     if opened.of_file:
-        role = load_into(module, opened.raw, weights, name).role
+        branch, others = load_into(module, opened.raw, weights, name)
+        role, name = branch.label(others), named_branch(name, branch, others)
+        notes = notes_on(branch, others)
     how, native_hw = preprocessing_of(module)
     info = list(module.feature_info)
     strides = [int(one["reduction"]) for one in info]
@@ -77,6 +81,7 @@ def timm_model(
         sha256=opened.raw.sha256,
         layout=f"timm {kind}",
         weights=role,
+        notes=notes,
         width=int(info[-1]["num_chs"]),
         depth=len(info),
         patch=max(strides),
@@ -98,6 +103,6 @@ def timm_model(
     except AssertionError:
         backbone.has_norm = False
         note = "timm gives its features without the final norm; --no-norm changes nothing"
-        backbone.facts = replace(backbone.facts, notes=(note,))
+        backbone.facts = replace(backbone.facts, notes=(*notes, note))
     require(expected, backbone.facts)
     return wrapped_model(backbone)

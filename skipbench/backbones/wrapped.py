@@ -131,8 +131,12 @@ class Wrapped(Backbone):
 
     def _stride(self, block: int, shape: tuple[int, int, int], size_hw: tuple[int, int]) -> int:
         stride = size_hw[0] // shape[0]
-        even = (stride * shape[0], stride * shape[1]) == size_hw and self.patch % stride == 0
-        if not even:
+        if (stride * shape[0], stride * shape[1]) == size_hw and self.patch % stride:
+            raise CheckpointError(
+                f"{self.facts.name}: a token of block {block} covers {stride} pixels, but its "
+                f"patch_size is {self.patch}; it must be a multiple of every block's"
+            )
+        if (stride * shape[0], stride * shape[1]) != size_hw:
             raise CheckpointError(
                 f"{self.facts.name} ({self.facts.layout}): block {block} has {shape[0]}×{shape[1]} "
                 f"tokens for images of {size_hw[0]}×{size_hw[1]} pixels, which is not a grid of "
@@ -172,5 +176,7 @@ def wrapped_model(backbone: Wrapped) -> Model:
 def require(expected: Expected, facts: CheckpointFacts) -> None:
     for fact in ("depth", "width", "patch", "heads"):
         wanted, actual = getattr(expected, fact), getattr(facts, fact)
+        if wanted is not None and actual is None:
+            raise CheckpointError(f"{facts.name} ({facts.layout}) has no number of {fact}")
         if wanted is not None and wanted != actual:
             raise CheckpointError(f"{facts.name}: expected {fact} {wanted}, but it has {actual}")

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from skipbench.checkpoints.files import RawFile
-from skipbench.checkpoints.layouts import BackboneTensors
+from skipbench.checkpoints.layouts import BackboneTensors, named_branch, notes_on
 from skipbench.checkpoints.shape import Shape
 from skipbench.errors import CheckpointError
 from skipbench.records import IMAGENET, CheckpointFacts, PositionRule, Preprocessing, Residual
@@ -210,7 +210,7 @@ def gather_facts(
     sources |= {key: pair[1] if pair else "not in the file" for key, pair in stated.items()}
     values: dict[str, Any] = {key: pair[0] if pair else None for key, pair in stated.items()}
     return CheckpointFacts(
-        name=name if found.is_default else f"{name} ({found.label or found.branch.name})",
+        name=named_branch(name, found.branch, found.others),
         sha256=raw.sha256,
         layout=layout,
         weights=found.label,
@@ -228,10 +228,7 @@ def gather_facts(
 
 
 def _notes(found: BackboneTensors) -> tuple[str, ...]:
-    notes = []
-    if found.others:
-        others = ", ".join(found.others_with_flags)
-        notes.append(f"using {found.branch}; the file also contains {others}")
+    notes = list(notes_on(found.branch, found.others))
     if found.dropped:
         counts = ", ".join(f"{head} ({n})" for head, n in found.dropped.items())
         notes.append(f"ignored {counts}: tensors that features do not need")

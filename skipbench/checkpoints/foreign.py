@@ -53,8 +53,8 @@ def explained(tree: Any, name: str, file: str) -> str:
         )
     names = some_of(_names_that_fit(tree, tensors, modules), MOST_NAMES)
     return seen + (
-        "Its tensors do not say\nwhich model it is; give timm's name for it: "
-        f"--ckpt timm:NAME@{file}" + (f"\nThey fit {names}." if names else "")
+        "Its tensors alone do\nnot identify the model; give timm's name for it: "
+        f"--ckpt timm:NAME@{file}" + (f"\nThese fit: {names}." if names else "")
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from skipbench.errors import CheckpointError, did_you_mean, some_of
+from skipbench.errors import CheckpointError, count_of, did_you_mean, some_of
 
 ANCHORS = ("patch_embed.proj.weight", "embeddings.patch_embeddings.projection.weight")
 TEACHER_WORDS = frozenset(
@@ -96,18 +96,21 @@ class BackboneTensors:
     original_keys: frozenset[str]  # without prefix, heads included: they identify the layout
 
     @property
-    def is_default(self) -> bool:
-        """The one that is used if none is asked for."""
-        return all(self.branch.rank < other.rank for other in self.others)
-
-    @property
     def label(self) -> str | None:
         """What the record calls it: teacher, student, or its name where that is not enough."""
         return self.branch.label(self.others)
 
-    @property
-    def others_with_flags(self) -> list[str]:
-        return _with_flags([self.branch, *self.others])[1:]
+
+def named_branch(name: str, branch: Branch, others: Sequence[Branch]) -> str:
+    """The file's name, with that of the branch if it is not the one that is used by default."""
+    if all(branch.rank < other.rank for other in others):
+        return name
+    return f"{name} ({branch.label(others) or branch.name})"
+
+
+def notes_on(branch: Branch, others: Sequence[Branch]) -> tuple[str, ...]:
+    found = ", ".join(_with_flags([branch, *others])[1:])
+    return (f"using {branch}; the file also contains {found}",) if found else ()
 
 
 def find_backbone(tree: Any, weights: str | None, name: str) -> BackboneTensors:
@@ -235,8 +238,9 @@ def _nothing_found(tree: Any, name: str) -> str:
             f"{name}: its vision transformer is behind a name that is not known to lead to one.\n"
             f"Choose it with its flag: {', '.join(_with_flags(unknown))}."
         )
+    count = count_of(len(keys), "tensor")
     return (
-        f"{name}: no vision transformer found among its {len(keys)} tensors (none is named\n"
+        f"{name}: no vision transformer found among its {count} (none is named\n"
         f"patch_embed.proj.weight after a known prefix). It contains: {some_of(keys)}"
     )
 

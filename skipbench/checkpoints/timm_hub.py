@@ -64,8 +64,11 @@ def timm_of_folder(path: Path, config: Mapping[str, Any]) -> TimmModel:
     name = str(config["architecture"])
     _require_known(name)
     own = {key: config[key] for key in ("pretrained_cfg",) if isinstance(config.get(key), Mapping)}
-    arguments = config.get("model_args")
-    module, options = make(name, **own, **(arguments if isinstance(arguments, Mapping) else {}))
+    stated = config.get("model_args")
+    decided = {"num_classes", *(key for options in ANY_SIZE for key in options)}  # by `make`
+    if isinstance(stated, Mapping):
+        own |= {key: value for key, value in stated.items() if key not in decided}
+    module, options = make(name, **own)
     return TimmModel(name, True, module, options, read_file(path))
 
 
@@ -161,8 +164,11 @@ class Fit:
         return not self.missing and not self.unexpected
 
 
-def load_into(module: Any, raw: RawFile, weights: str | None, name: str) -> Branch:
-    """Strict: every tensor that features need is in the file, and nothing else but heads."""
+def load_into(
+    module: Any, raw: RawFile, weights: str | None, name: str
+) -> tuple[Branch, list[Branch]]:
+    """Strict: every tensor that features need is in the file, and nothing else but heads. Returns
+    the one that was loaded, and the others that fit."""
     found = list(fits(module, raw.tree))
     whole = [fit for fit in found if fit.is_whole]
     if not whole:
@@ -180,7 +186,7 @@ def load_into(module: Any, raw: RawFile, weights: str | None, name: str) -> Bran
     floats = {key: value.float() for key, value in state.items() if value.is_floating_point()}
     refuse_non_finite(floats, name)
     module.load_state_dict({**state, **floats}, strict=False)
-    return branch
+    return branch, [fit.branch for fit in whole if fit.branch is not branch]
 
 
 def fits(module: Any, tree: Any) -> Iterator[Fit]:

@@ -9,6 +9,7 @@ from skipbench.files import sha256_of, user_path, weights_file
 from skipbench.records import Result
 from skipbench.results.read import Source, Stored, read_results
 from skipbench.results.scores import Score
+from skipbench.sources import absolute
 
 MOST = 20  # lines of a list to choose from
 
@@ -19,7 +20,11 @@ def pick(stored: Sequence[Stored], name: str) -> list[Stored]:
     path = user_path(name)
     place, exists = path.resolve(), path.exists()
     of_id = [one for one in stored if one.result.id == name]
-    at_path = [one for one in stored if one.ckpt and Path(one.ckpt).resolve() == place]
+    typed = absolute(name)
+    at_path = [
+        one for one in stored
+        if one.ckpt and (one.ckpt == typed or Path(one.ckpt).resolve() == place)
+    ]  # fmt: skip
     named = [one for one in stored if name in _names(one)]
     end = path.parts  # /on/another/machine/runA/checkpoint.pth ends with runA/checkpoint.pth
     elsewhere = [one for one in stored if not exists and Path(one.ckpt).parts[-len(end) :] == end]

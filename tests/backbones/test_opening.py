@@ -118,13 +118,33 @@ def test_branches_and_prefixes_of_any_architecture(tmp_path):
     assert torch.allclose(found.patches[3, "tokens"].permute(0, 3, 1, 2), own, atol=1e-5)
     other = open_model(source, weights="student").backbone("skip")(images, (-1,), ("tokens",))
     assert not torch.allclose(other.patches[3, "tokens"], found.patches[3, "tokens"])
+    chosen, student = open_model(source).facts, open_model(source, weights="student").facts
+    assert (chosen.weights, chosen.name) == ("teacher", "timm:test_convnext@w.pth")
+    assert (student.weights, student.name) == ("student", "timm:test_convnext@w.pth (student)")
+    assert "the file also contains student" in chosen.notes[0] and "--weights" in chosen.notes[0]
+
+
+def test_a_folder_as_timm_pushes_it(tmp_path):
+    """Its model_args repeat what is decided here."""
+    model = timm.create_model("test_convnext", num_classes=7).eval()
+    timm.models.save_for_hf(model, tmp_path, model_args={"num_classes": 7, "in_chans": 3})
+    images = pixels(1, 3, 64, 96)
+    with torch.no_grad():
+        own = model.forward_intermediates(images, intermediates_only=True)[2]
+    mine = open_model(tmp_path).backbone("skip")(images, (2,), ("tokens",)).patches[2, "tokens"]
+    assert torch.allclose(mine.permute(0, 3, 1, 2), own, atol=1e-5)
+
+
+def test_flags_of_plain_vision_transformers_are_refused_elsewhere(rotary):
+    with pytest.raises(UsageError, match=r"--position-rule offset: timm:.* by itself"):
+        open_model(rotary, position_rule="offset")
 
 
 def test_what_goes_with_other_families_only(tmp_path, rotary):
     torch.save(original_state(), tmp_path / "w.pth")
     with pytest.raises(UsageError, match=r"--rope-keys after: w.pth .* has no rotary positions"):
         open_model(tmp_path / "w.pth", rope_keys="after")
-    with pytest.raises(UsageError, match="can only be run as it is, which is skip: leave out"):
+    with pytest.raises(UsageError, match="always runs skip: drop --residual skipless"):
         skipbench.inspect(rotary, residual="skipless")
 
 
@@ -180,6 +200,7 @@ def test_pretrained_weights_of_timm(monkeypatch):
     assert open_model("timm:test_convnext").facts.sha256 == model.facts.sha256
     images = pixels(1, 3, 64, 96)
     with torch.no_grad():
-        own = create("test_convnext").eval().forward_intermediates(images, intermediates_only=True)
+        module = create("test_convnext", num_classes=0).eval()
+        own = module.forward_intermediates(images, intermediates_only=True)
     mine = model.backbone("skip")(images, (2,), ("tokens",)).patches[2, "tokens"]
     assert torch.allclose(mine.permute(0, 3, 1, 2), own[2], atol=1e-5)

@@ -5,7 +5,7 @@ import torch
 from conftest import pixels
 
 from skipbench import load_backbone
-from skipbench.errors import CheckpointError, UsageError
+from skipbench.errors import CheckpointError, NumbersError, UsageError
 
 
 class Tiny(torch.nn.Module):
@@ -137,15 +137,17 @@ class Random(Tiny):
         (changed(forward=lambda self, x: {"x": x}), "returns dict; expected tokens"),
         (changed(forward=lambda self, x: []), "forward returns nothing"),
         (changed(forward=lambda self, x: Tiny.forward(self, x)[0].long()), "returns torch.int64"),
+        (changed(residual="maybe"), "residual is 'maybe'; expected skip or skipless"),
+        (changed(forward=lambda self, x: Tiny.forward(self, x)[0] * torch.nan), "NaN or Inf"),
         (Mixing, "depend on the other images of its batch"),
-        (Random, "other tokens the second time"),
-        (lambda: 3, "gives a int; expected a torch.nn.Module"),
-        (lambda: torch.nn.Linear(2, 2), "gives a Linear; expected a torch.nn.Module with a"),
+        (Random, "different tokens on a second pass"),
+        (lambda: 3, "returns int; expected a torch.nn.Module"),
+        (lambda: torch.nn.Linear(2, 2), "returns Linear; expected a torch.nn.Module with a"),
         (lambda: 1 / 0, r"raised ZeroDivisionError: division by zero \(.*test_own.py, line"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_before_anything_runs(given, words):
-    with pytest.raises(CheckpointError, match=words):
+    with pytest.raises((CheckpointError, NumbersError), match=words):
         load_backbone(given, device="cpu")
 
 

@@ -262,7 +262,7 @@ def test_a_bare_file_of_another_architecture_names_it(tmp_path, monkeypatch, nam
         load_backbone(path, device="cpu")
     words = str(caught.value)
     assert f"looks like {what} (it has " in words and f"--ckpt timm:NAME@{path}" in words
-    assert not fits or fits in words.partition("They fit ")[2]
+    assert not fits or fits in words.partition("These fit: ")[2]
 
 
 # -- refused clearly

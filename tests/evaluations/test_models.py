@@ -126,3 +126,12 @@ def test_they_are_compared_and_reported_together(everything):
     assert all(name in page for name in names)
     pairs = skipbench.compare(*names[:2], results=folder)
     assert {pair.a[0].result.evaluation for pair in pairs} >= {"probe", "knn"}
+
+
+def test_pictures_of_models_that_round_images_differently(home, tmp_path, monkeypatch):
+    """Equal strides, other sizes: multiples of 16 and of 32."""
+    monkeypatch.chdir(tmp_path)
+    ckpts = [with_weights(tmp_path, n) for n in ("vit_tiny_patch16_dinov3_qkvb", "test_convnext")]
+    usual = home.options(residual="auto", size="short:80")
+    made = skipbench.pca(ckpts, [f"dataset:{home.dataset}"], **usual, layers="2", out="out")
+    assert len(made) == 2

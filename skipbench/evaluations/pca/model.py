@@ -91,9 +91,9 @@ class Model:
         data: Dataset,
         settings: PcaSettings,
         title: str,
-        segments: dict[tuple[int, int], np.ndarray],
+        segments: dict[tuple[int, tuple[int, int], int], np.ndarray],
     ) -> None:
-        """title: above its pictures; segments: cache by patch and image, shared by all models."""
+        """title: above its pictures; segments: cache by stride, size and image, for all models."""
         self.inspection, self.data, self.settings = inspection, data, settings
         self.title, self._segments = title, segments
         self.backbone = inspection.backbone(settings.precision)
@@ -136,7 +136,7 @@ class Model:
 
     def segments(self, image: int, place: int) -> np.ndarray:
         """(height, width) of the grid: the segment of most of a token's pixels."""
-        key = self.stride(place), image
+        key = self.stride(place), self.features.plan.sizes_hw[image], image
         if key not in self._segments:
             at_input = resize_mask(self.data[image].segments(), self.features.plan.sizes_hw[image])
             self._segments[key] = majority(at_input, self.stride(place)).astype(np.int32)
@@ -251,8 +251,8 @@ class Model:
         scores, shown = painted.scores, painted.shown
         image, place = own
         first, at_place = onto
-        if self.stride(place) != first.stride(at_place):
-            grid, at = self.grid(image, place), first.grid(image, at_place)
+        grid, at = self.grid(image, place), first.grid(image, at_place)
+        if grid != at:
             scores = resampled(scores, grid, at.size_hw, "bilinear", at.extent_hw)
             shown = resampled(shown, grid, at.size_hw, "nearest", at.extent_hw)
         both = reference.shown & shown

@@ -50,7 +50,7 @@ class PcaRun(Run):
     ) -> None:
         (self.data,), self.settings = data, settings
         titles = titles_of(settings, inspections)
-        segments: dict[tuple[int, int], np.ndarray] = {}
+        segments: dict[tuple[int, tuple[int, int], int], np.ndarray] = {}
         self.models = [
             Model(inspection, self.data, settings, title, segments)
             for inspection, title in zip(inspections, titles, strict=True)
