@@ -134,12 +134,14 @@ def _require_one_measure(ids: str, a: Result, b: Result) -> None:
 
 def _settings_that_differ(a: Sequence[Stored], b: Sequence[Stored]) -> dict[str, list[Any]]:
     """Those that may explain the difference."""
-    ways = []
-    for score in (Score(a[0]), Score(b[0])):
+    ways, scores = [], (Score(a[0]), Score(b[0]))
+    rotary = all(score.model["rope_keys"] for score in scores)
+    for score in scores:
         split = {"split": score.facts["split"]}
         trained = {k: v for k, v in score.images.items() if "trained" in k}
         seed = {"seed": score.facts["seed"]} if len(a) == len(b) == 1 else {}
-        ways.append({**score.settings, **split, **trained, **score.computing, **seed})
+        keys = {"rope_keys": score.model["rope_keys"]} if rotary else {}
+        ways.append({**score.settings, **split, **trained, **score.computing, **seed, **keys})
     return differing(ways)
 
 

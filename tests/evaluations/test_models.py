@@ -135,3 +135,15 @@ def test_pictures_of_models_that_round_images_differently(home, tmp_path, monkey
     usual = home.options(residual="auto", size="short:80")
     made = skipbench.pca(ckpts, [f"dataset:{home.dataset}"], **usual, layers="2", out="out")
     assert len(made) == 2
+
+
+def test_keys_before_and_after_rotary_positions_are_told_apart(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ckpt = with_weights(tmp_path, "vit_tiny_patch16_dinov3_qkvb")
+    usual = home.options(residual="auto", size="64x80", limit=3)
+    one, other = (
+        skipbench.tokencut(ckpt, "shapes", **usual, rope_keys=when) for when in ("before", "after")
+    )
+    assert one.id != other.id and other.checkpoint["rope_keys"] == "after"
+    (pair,) = skipbench.compare(one, other)
+    assert pair.differs["rope_keys"] == ["before", "after"]
