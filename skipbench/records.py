@@ -80,6 +80,7 @@ class CheckpointFacts:
     residual: Residual | None = None
     initialisation: str | None = None
     preprocessing: Preprocessing = IMAGENET
+    native_hw: tuple[int, int] | None = None  # size of images that it was made for
     sources: Mapping[str, str] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)  # e.g. {"head": 4}: tensors not used
     notes: tuple[str, ...] = ()  # for the user

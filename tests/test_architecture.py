@@ -37,8 +37,8 @@ ALLOWED = {
     "settings": MODELS | {"features"},
     "pipeline": LINE,
     "evaluations": LINE | {"metrics", "drawing", "console"},
-    "results": BASE | {"metrics", "datasets", "drawing", "console", "settings", "record_store"}
-    | {"evaluations", "pipeline"},
+    "results": BASE | {"sources", "metrics", "datasets", "drawing", "console", "settings"}
+    | {"record_store", "evaluations", "pipeline"},
     "suites": LINE | {"evaluations"},
     "calls": LINE | {"evaluations"},
     "demo": LINE | {"evaluations", "drawing", "results"},

@@ -137,6 +137,7 @@ def transformers_model(
     how, source = preprocessing_of(Metadata(raw), name)
     stated = source != NOT_STATED
     side = getattr(vision, "image_size", None) or 16 * patch
+    native_hw = (side, side) if isinstance(side, int) else tuple(side)
     facts = CheckpointFacts(
         name=name,
         sha256=raw.sha256,
@@ -149,10 +150,11 @@ def transformers_model(
         rope_keys=rope_keys if _is_rotary(module) else None,
         residual="skip",
         preprocessing=how,
+        native_hw=native_hw,
         sources={
             "sha256": raw.sha256_source, "layout": "config.json", "width": "config.json",
             "depth": "config.json", "patch": "config.json", "heads": "config.json",
-            "residual": "its architecture",
+            "residual": "its architecture", "native_hw": "config.json",
             "preprocessing": source if stated else "ImageNet's, as nothing is stated",
         },
         doubts=() if stated else (
@@ -162,7 +164,7 @@ def transformers_model(
     )  # fmt: skip
     require(expected, facts)
     backbone = TransformersBackbone(module, facts)
-    backbone.measure((side, side) if isinstance(side, int) else tuple(side))
+    backbone.measure(native_hw)
     return wrapped_model(backbone)
 
 

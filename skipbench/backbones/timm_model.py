@@ -89,10 +89,12 @@ def timm_model(
         rope_keys=rope_keys if getattr(module, "rope", None) is not None else None,
         residual="skip",
         preprocessing=how,
+        native_hw=native_hw,
         sources={
             "sha256": opened.raw.sha256_source, "layout": f"timm's {opened.name}",
             "width": "timm", "depth": "timm", "patch": "timm", "heads": "timm",
             "residual": "its architecture", "preprocessing": "timm's data config",
+            "native_hw": "timm",
         },
     )  # fmt: skip
     backbone = TimmBackbone(module, facts)

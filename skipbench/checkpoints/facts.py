@@ -197,6 +197,7 @@ def gather_facts(
     own = (how.mean, how.std) != (IMAGENET.mean, IMAGENET.std)
     if not own or layout in USED_IMAGENET:
         how, sources["preprocessing"] = IMAGENET, "as in DINO, DINOv2, MAE, DeiT"
+    sources["native_hw"] = "its position grid"
     sources["weights"] = f"from {found.branch}" if found.branch.words else "the only ones there"
 
     stated = {
@@ -219,6 +220,7 @@ def gather_facts(
         position_rule=rule,
         norm_eps=eps,
         preprocessing=how,
+        native_hw=(shape.grid_hw[0] * shape.patch, shape.grid_hw[1] * shape.patch),
         sources=sources,
         dropped=found.dropped,
         notes=_notes(found),

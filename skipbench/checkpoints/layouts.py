@@ -241,7 +241,8 @@ def _nothing_found(tree: Any, name: str) -> str:
     count = count_of(len(keys), "tensor")
     return (
         f"{name}: no vision transformer found among its {count} (none is named\n"
-        f"patch_embed.proj.weight after a known prefix). It contains: {some_of(keys)}"
+        f"patch_embed.proj.weight after a known prefix). It contains: {some_of(keys)}\n"
+        "If it is one of timm's models: --ckpt timm:NAME@FILE."
     )
 
 

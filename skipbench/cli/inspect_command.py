@@ -19,6 +19,7 @@ FACTS = {
     "depth": "blocks", "width": "width", "heads": "heads", "patch": "patch",
     "mlp_width": "MLP width", "grid_hw": "position grid", "position_rule": "position rule",
     "rope_keys": "keys and rotary positions", "preprocessing": "preprocessing",
+    "native_hw": "native size",
     "registers": "register tokens", "layer_scale": "layer scale", "epoch": "epoch",
     "optimizer": "optimizer", "initialisation": "initialisation", "sha256": "sha256",
 }  # fmt: skip
